@@ -1,0 +1,1 @@
+"""Exact optimal transport that NumPy, JAX and PyTorch can differentiate."""

@@ -1,0 +1,1 @@
+"""The exact solvers: NumPy in, NumPy out. No framework is imported here."""

@@ -1,0 +1,1 @@
+"""Joins host, basis and backends: the only place where a host result becomes differentiable."""
