@@ -1,0 +1,1 @@
+"""One object per framework: host calls, gradients set by hand, and the array namespace."""
