@@ -1,0 +1,147 @@
+"""One transport problem on the host: check it, solve it on the cells that matter, complete the tree.
+
+Rows and columns without mass take no part in the solve. Each becomes a leaf of the finished tree,
+on the cell that decides its one-sided derivative.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import OTError
+from .check import check_costs, check_masses, check_weights, infeasible
+from .extract import Edges
+from .levels import Duals, Masses, optimal_edges
+from .tree import Float, Int, Tree, edges_of_parents, root_tree
+
+#: A result whose certificate is worse than this, relative to <plan, |M|>, is not handed out.
+_CERTIFIED = 1e-9
+
+
+class Solution(NamedTuple):
+    """The optimum of one problem (or, stacked, of a batch), with its certificate.
+
+    ``value`` is min <P, M> over plans with row sums ``a`` and column sums
+    ``b * sum(a) / sum(b)``; <u, a> + <v, b'> equals it up to rounding (``dual``), and u_i + v_j
+    exceeds M_ij by at most ``violation`` anywhere outside the cells that are empty on both sides.
+    """
+
+    value: Float  # ()
+    u: Float  # (n,)
+    v: Float  # (m,)
+    flow: Float  # (n + m - 1,) in the order of the tree's edges, as are rows and cols
+    rows: Int
+    cols: Int
+    order: Int  # (n + m,) preorder
+    size: Int  # (n + m,) subtree sizes by preorder position
+    virtual: NDArray[np.bool_]  # (n + m - 1,)
+    basis: Int  # (n + m,) parent of each node, -1 at the root
+    dual: Float  # ()
+    violation: Float  # ()
+
+
+class Options(NamedTuple):
+    """What a solve may be told, apart from its arrays."""
+
+    check_marginals: bool = True
+    tolerance: float = 1.5e-6
+    max_iterations: int | None = None
+
+
+def solve_problem(
+    a: Float, b: Float, M: Float, basis: NDArray[np.integer] | None, options: Options, where: str
+) -> Solution:
+    """Solve one problem in float64; ``where`` says which of a batch it is, for messages."""
+    total_a, total_b = check_weights("a", a, where), check_weights("b", b, where)
+    if options.check_marginals:
+        check_masses(total_a, total_b, options.tolerance, where)
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+        rows, cols = np.flatnonzero(a), np.flatnonzero(b)
+        full = len(rows) == len(a) and len(cols) == len(b)
+        S = M if full else M[np.ix_(rows, cols)]
+        allowed = None if check_costs(S, rows, cols, where) else np.isfinite(S)
+        w = Masses(
+            a[rows] / total_a, b[cols] / total_b, options.tolerance, options.max_iterations
+        )
+        if allowed is not None and not (allowed.any(axis=1).all() and allowed.any(axis=0).all()):
+            raise infeasible(where, "a row or column with mass has no finite cell in M")
+        edges = optimal_edges(w, S, allowed, _start(basis, M, rows, cols))
+        if edges is None:
+            raise infeasible(where, "the finite cells of M cannot carry the masses a and b")
+
+        # b' = b * sum(a) / sum(b), with the quotient first: both sums may be near the limits.
+        scaled_b = b * (total_a / total_b)
+        if not full:
+            edges = _hang_empty(edges, root_tree(*edges, w.a, w.b, S), M, rows, cols)
+        tree = root_tree(*edges, a, scaled_b, M)
+        _isolate(tree, a, b)
+        return _certified(tree, a, scaled_b, M, where)
+
+
+def _start(
+    basis: NDArray[np.integer] | None, M: Float, rows: NDArray[np.intp], cols: NDArray[np.intp]
+) -> Duals | None:
+    """Turn an earlier basis into potentials for the kernel, or None where it is of no use."""
+    edges = None if basis is None else edges_of_parents(basis, len(M))
+    if edges is None:
+        return None
+    virtual = (~np.isfinite(M[edges])).tolist()
+    tree = root_tree(*edges, virtual, np.ones(len(M)), np.ones(M.shape[1]), M)
+    return tree.u[rows], tree.v[cols]
+
+
+def _hang_empty(
+    edges: Edges, tree: Tree, M: Float, rows: NDArray[np.intp], cols: NDArray[np.intp]
+) -> Edges:
+    """Add the rows and columns without mass as leaves.
+
+    An empty row i hangs on the column with mass that minimises M_ij - v_j. Then
+    u_i = min_j (M_ij - v_j), the one-sided derivative for mass moving into it; columns likewise.
+    One without any finite cell hangs on a virtual edge.
+    """
+    r, c, virtual = rows[edges.rows].tolist(), cols[edges.cols].tolist(), list(edges.virtual)
+    no_rows = np.setdiff1d(np.arange(M.shape[0]), rows)
+    no_cols = np.setdiff1d(np.arange(M.shape[1]), cols)
+    for gap, empty, partner, empty_out, partner_out in (
+        (M[np.ix_(no_rows, cols)] - tree.v, no_rows, cols, r, c),
+        (M[np.ix_(rows, no_cols)].T - tree.u, no_cols, rows, c, r),
+    ):
+        if len(empty):
+            gap[~np.isfinite(gap)] = math.inf  # padding may hold anything
+            empty_out += empty.tolist()
+            partner_out += partner[gap.argmin(axis=1)].tolist()
+            virtual += (gap.min(axis=1) == math.inf).tolist()
+    return Edges(r, c, virtual)
+
+
+def _isolate(tree: Tree, a: Float, b: Float) -> None:
+    """Give empty rows and columns without a finite cell the potential 0: they decide nothing."""
+    rows, cols = tree.rows[tree.virtual], tree.cols[tree.virtual]
+    tree.u[rows[a[rows] == 0]] = 0.0
+    tree.v[cols[b[cols] == 0]] = 0.0
+
+
+def _certified(tree: Tree, a: Float, b: Float, M: Float, where: str) -> Solution:
+    """Compute the value and its certificate; refuse a result that is not optimal."""
+    cost = np.where(tree.virtual, 0.0, M[tree.rows, tree.cols])
+    value, dual = float(tree.flow @ cost), float(tree.u @ a + tree.v @ b)
+    excess = tree.u[:, None] + tree.v[None, :] - M
+    excess[np.ix_(a == 0, b == 0)] = 0.0
+    violation = float(excess.max(initial=0.0))
+    if not violation < math.inf:  # NaN or -inf in the padding
+        violation = float(excess[np.isfinite(M)].max(initial=0.0))
+    scale = max(float(np.abs(x).max()) for x in (cost, tree.u, tree.v))
+    if violation > _CERTIFIED * scale or abs(value - dual) > _CERTIFIED * scale * float(a.sum()):
+        raise OTError(
+            f"the solver returned a plan that is not optimal{where} (value {value!r}, dual value "
+            f"{dual!r}, dual violation {violation!r}); please report this problem"
+        )
+    return Solution(
+        value=np.asarray(value), u=tree.u, v=tree.v, flow=tree.flow, rows=tree.rows, cols=tree.cols,
+        order=tree.order, size=tree.size, virtual=tree.virtual, basis=tree.parent,
+        dual=np.asarray(dual), violation=np.asarray(violation),
+    )  # fmt: skip
