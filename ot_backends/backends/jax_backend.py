@@ -1,0 +1,73 @@
+"""JAX: host calls and gradients by primitives of our own, under every transformation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .jax_attach import set_gradients
+from .jax_extend import replicate
+from .jax_hostcall import host_call
+from .spec import ArraySpec, check_host_function, resolve_out
+
+__all__ = ["JaxBackend"]
+
+
+class JaxBackend:
+    """The `Backend` of JAX arrays and tracers."""
+
+    name = "jax"
+    xp: Any = jnp
+
+    def asarray(self, x: Any, like: Any = None, dtype: str | None = None) -> jax.Array:
+        """Return `x` as a JAX array, copied where it was not one.
+
+        Without ``jax_enable_x64`` a 64-bit `dtype` means its 32-bit kin, as everywhere in JAX. An
+        array from elsewhere follows the others of a computation to their device by itself, so
+        `like` is not needed here.
+        """
+        wanted = None if dtype is None else jax.dtypes.canonicalize_dtype(jnp.dtype(dtype))
+        if isinstance(x, jax.Array):
+            return x if wanted is None or x.dtype == wanted else x.astype(wanted)
+        if isinstance(x, (np.ndarray, np.generic)) and wanted is None:
+            # said explicitly: JAX warns where it has to narrow float64
+            wanted = jax.dtypes.canonicalize_dtype(x.dtype)
+        return jnp.array(x, dtype=wanted, copy=True)
+
+    def dtype_name(self, x: Any) -> str:
+        """Return the name of the dtype of `x`: ``"float32"``, ``"bfloat16"``, ``"int32"``..."""
+        return str(jnp.result_type(x).name)
+
+    def stop_gradient(self, x: Any) -> Any:
+        """Return `x` (an array or a pytree) as a constant for all derivatives."""
+        return jax.lax.stop_gradient(x)
+
+    def replicated(self, x: jax.Array) -> Any:
+        """Return `x` whole on every device where Explicit mesh axes split it, else `x` itself."""
+        return replicate(x)
+
+    def pycall(self, fn: Callable[..., Any], *args: Any, out: Any, vectorized: bool = False) -> Any:
+        """Call the NumPy function `fn`; see `Backend.pycall`.
+
+        With concrete arrays (also under eager ``grad`` or ``vmap``) `fn` is called at once and its
+        exceptions reach the caller. In a traced program it is called when the program runs, never
+        for arrays that nobody uses, possibly in another thread; an exception then arrives as
+        ``jax.errors.JaxRuntimeError`` with the message in it. `fn` must not call JAX.
+
+        Where the program runs decides what one call sees: under ``jax.shard_map`` each device calls
+        `fn` with its own shard; in a ``jit`` over sharded arrays there is one call with the whole.
+        """
+        check_host_function(fn)
+        arrays = [self.asarray(x) for x in args]
+        specs = [ArraySpec(x.shape, x.dtype.name) for x in arrays]
+        outs = resolve_out(out, specs)
+        results = host_call(fn, arrays, outs, vectorized)
+        return results[0] if outs.single else results
+
+    def set_gradients(self, value: Any, inputs: Any, grads: Any) -> Any:
+        """Return `value` with d value = sum <grads, d inputs> at every order; see `Backend`."""
+        return set_gradients(value, inputs, grads)

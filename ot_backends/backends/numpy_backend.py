@@ -1,0 +1,47 @@
+"""NumPy: nothing to trace and nothing to differentiate, the same interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat.numpy as xp
+import numpy as np
+
+from .gradients import contraction, gradient_pairs
+from .spec import ArraySpec, check_host_function, resolve_out, run_host
+
+__all__ = ["NumpyBackend"]
+
+
+class NumpyBackend:
+    """The `Backend` of NumPy arrays, and of lists and scalars alone."""
+
+    name = "numpy"
+    xp: Any = xp
+
+    def asarray(self, x: Any, like: Any = None, dtype: str | None = None) -> np.ndarray[Any, Any]:
+        """Return `x` as a NumPy array; `like` has nothing to say here."""
+        return np.asarray(x, dtype=dtype)
+
+    def dtype_name(self, x: Any) -> str:
+        """Return the name of the dtype of `x`: ``"float32"``, ``"int64"``..."""
+        return str(np.asarray(x).dtype.name)
+
+    def stop_gradient(self, x: Any) -> Any:
+        """Return `x`."""
+        return x
+
+    def pycall(self, fn: Callable[..., Any], *args: Any, out: Any, vectorized: bool = False) -> Any:
+        """Call `fn` and check its result; see `Backend.pycall`."""
+        check_host_function(fn)
+        arrays = [np.asarray(x) for x in args]
+        outs = resolve_out(out, [ArraySpec(x.shape, x.dtype.name) for x in arrays])
+        results = run_host(fn, arrays, outs, vectorized=vectorized)
+        return results[0] if outs.single else results
+
+    def set_gradients(self, value: Any, inputs: Any, grads: Any) -> Any:
+        """Return `value` (after the same checks as elsewhere); see `Backend.set_gradients`."""
+        for x, g, where in gradient_pairs(inputs, grads):
+            contraction(np.shape(value), np.shape(x), np.shape(g), where)
+        return value
