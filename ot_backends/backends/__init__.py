@@ -16,6 +16,14 @@ class Backend(Protocol):
 
     name: str
     xp: Any
+    index_dtype: str  # of the integers that the framework indexes with
+
+    def scatter_add(self, shape: tuple[int, ...], index: tuple[Any, ...], values: Any) -> Any:
+        """Add `values` into zeros of the given shape at `index`, one integer array per dimension.
+
+        The index arrays broadcast against each other. Differentiable in `values`.
+        """
+        ...
 
     def asarray(self, x: Any, like: Any = None, dtype: str | None = None) -> Any:
         """Return `x` (a list, scalar or NumPy array) as the framework's array.

@@ -22,6 +22,11 @@ class JaxBackend:
 
     name = "jax"
     xp: Any = jnp
+    index_dtype = "int32"
+
+    def scatter_add(self, shape: tuple[int, ...], index: tuple[Any, ...], values: Any) -> Any:
+        """Add `values` into zeros at `index`; see `Backend.scatter_add`."""
+        return jnp.zeros(shape, values.dtype).at[index].add(values)
 
     def asarray(self, x: Any, like: Any = None, dtype: str | None = None) -> jax.Array:
         """Return `x` as a JAX array, copied where it was not one.

@@ -19,6 +19,13 @@ class NumpyBackend:
 
     name = "numpy"
     xp: Any = xp
+    index_dtype = "int32"
+
+    def scatter_add(self, shape: tuple[int, ...], index: tuple[Any, ...], values: Any) -> Any:
+        """Add `values` into zeros at `index`; see `Backend.scatter_add`."""
+        result = np.zeros(shape, values.dtype)
+        np.add.at(result, index, values)
+        return result
 
     def asarray(self, x: Any, like: Any = None, dtype: str | None = None) -> np.ndarray[Any, Any]:
         """Return `x` as a NumPy array; `like` has nothing to say here."""
