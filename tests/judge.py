@@ -187,7 +187,7 @@ def check_result(
     assert abs(dual / total / size - rvalue) <= tol, "status.dual is not the dual value"
     actual = max(0.0, float(-slack[known].min(initial=0.0)))
     assert abs(violation / size - actual) <= tol, f"violation {violation / size}, found {actual}"
-    assert int(to_numpy(result.status.iterations)) >= 0
+    assert int(to_numpy(result.status.iterations)) >= -1  # -1: the kernel does not count
 
     expected = expected or reference(a, b, M, huge)
     error = abs(rvalue - expected.value / total / size)

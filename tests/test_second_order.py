@@ -17,12 +17,8 @@ import ot_backends
 
 P = prob()
 THETA = np.array([0.3, -0.2, 0.15])
-ORDERS = [
-    "forward over reverse",
-    "reverse over reverse",
-    "forward over forward",
-    "reverse over forward",
-]
+MODES = ["forward", "reverse"]
+ORDERS = [f"{outer} over {inner}" for outer in MODES for inner in MODES]
 
 
 @pytest.fixture(params=frameworks.DIFFERENTIABLE)
