@@ -1,1 +1,10 @@
-"""Exact optimal transport that NumPy, JAX and PyTorch can differentiate."""
+"""Exact optimal transport that NumPy, JAX and PyTorch can differentiate.
+
+*Solvers run on the host, the basis says the derivative, backends carry both into a framework.*
+"""
+
+from .backends import get_backend
+from .transport import Result, Status, emd, emd2, solve
+from .version import __version__
+
+__all__ = ["Result", "Status", "__version__", "emd", "emd2", "get_backend", "solve"]

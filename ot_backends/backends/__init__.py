@@ -17,6 +17,7 @@ class Backend(Protocol):
     name: str
     xp: Any
     index_dtype: str  # of the integers that the framework indexes with
+    differentiates: bool  # False: there are no derivatives to attach
 
     def scatter_add(self, shape: tuple[int, ...], index: tuple[Any, ...], values: Any) -> Any:
         """Add `values` into zeros of the given shape at `index`, one integer array per dimension.

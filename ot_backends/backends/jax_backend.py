@@ -23,6 +23,7 @@ class JaxBackend:
     name = "jax"
     xp: Any = jnp
     index_dtype = "int32"
+    differentiates = True
 
     def scatter_add(self, shape: tuple[int, ...], index: tuple[Any, ...], values: Any) -> Any:
         """Add `values` into zeros at `index`; see `Backend.scatter_add`."""

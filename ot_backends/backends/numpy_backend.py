@@ -20,6 +20,7 @@ class NumpyBackend:
     name = "numpy"
     xp: Any = xp
     index_dtype = "int32"
+    differentiates = False
 
     def scatter_add(self, shape: tuple[int, ...], index: tuple[Any, ...], values: Any) -> Any:
         """Add `values` into zeros at `index`; see `Backend.scatter_add`."""

@@ -1,1 +1,16 @@
 """The exact solvers: NumPy in, NumPy out. No framework is imported here."""
+
+from .batch import HostSolve, available_threads
+from .check import check_shapes, mass_tolerance
+from .pot_kernel import load_kernel
+from .problem import Options, Solution
+
+__all__ = [
+    "HostSolve",
+    "Options",
+    "Solution",
+    "available_threads",
+    "check_shapes",
+    "load_kernel",
+    "mass_tolerance",
+]

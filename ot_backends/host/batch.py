@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,8 @@ from .problem import Options, Solution, solve_problem
 #: parallel; above it, a chunk is one problem.
 _PARALLEL_CELLS = 96 * 96
 
+DEFAULT_OPTIONS = Options()
+
 
 def available_threads() -> int:
     """Return the number of processors that this process may use."""
@@ -28,13 +30,14 @@ def available_threads() -> int:
 
 @dataclass(frozen=True)
 class HostSolve:
-    """Solve batches: ``a`` (..., n), ``b`` (..., m), ``M`` (..., n, m), ``basis`` (..., n + m).
+    """Solve batches: ``a`` (..., n), ``b`` (..., m), ``M`` (..., n, m), ``start`` (..., n + m).
 
-    Leading dimensions broadcast. Equal options make equal, hashable host functions, so that no
+    Leading dimensions broadcast. ``start`` is the basis of an earlier problem (integers), or
+    potentials [u, v] (floats). Equal options make equal, hashable host functions, so that no
     framework compiles again for a new instance.
     """
 
-    options: Options = Options()
+    options: Options = DEFAULT_OPTIONS
     threads: int | None = None
 
     def __call__(
@@ -42,32 +45,36 @@ class HostSolve:
         a: NDArray[Any],
         b: NDArray[Any],
         M: NDArray[Any],
-        basis: NDArray[np.integer] | None = None,
+        start: NDArray[Any] | None = None,
     ) -> Solution:
         """Return the solutions stacked over the broadcast leading dimensions."""
-        shapes = check_shapes(a.shape, b.shape, M.shape, None if basis is None else basis.shape)
-        core = [np.asarray(x, np.float64) for x in (a, b, M)] + ([] if basis is None else [basis])
-        if not shapes.batch:
-            return solve_problem(*core[:3], basis, self.options, "")
-        arrays = [
-            np.broadcast_to(x, shapes.batch + x.shape[x.ndim - k :])
-            for x, k in zip(core, (1, 1, 2, 1), strict=False)
-        ]
+        start_shape = None if start is None else start.shape
+        batch, n, m = check_shapes(a.shape, b.shape, M.shape, start_shape)
+        a, b, M = (np.asarray(x, np.float64) for x in (a, b, M))
+        if not batch:
+            return solve_problem(a, b, M, start, self.options, "")
+        a, b = np.broadcast_to(a, (*batch, n)), np.broadcast_to(b, (*batch, m))
+        M = np.broadcast_to(M, (*batch, n, m))
+        starts = None if start is None else np.broadcast_to(start, (*batch, n + m))
 
-        def one(index: tuple[int, ...]) -> Solution:
-            where = f" of problem {index[0] if len(index) == 1 else index}"
-            parts = [x[index] for x in arrays]
-            return solve_problem(
-                *parts[:3], parts[3] if basis is not None else None, self.options, where
-            )
+        def one(k: tuple[int, ...]) -> Solution:
+            where = f" of problem {k[0] if len(k) == 1 else k}"
+            start = None if starts is None else starts[k]
+            return solve_problem(a[k], b[k], M[k], start, self.options, where)
 
-        solved = list(self._map(one, list(np.ndindex(*shapes.batch)), shapes.n * shapes.m))
-        return Solution(*(np.reshape(x, shapes.batch + x[0].shape) for x in map(np.stack, zip(*solved, strict=True))))
+        solved = self._map(one, list(np.ndindex(*batch)), n * m)
+        stacked = map(np.stack, zip(*solved, strict=True))
+        return Solution(*(x.reshape(*batch, *x.shape[1:]) for x in stacked))
 
-    def _map(self, one: Any, indices: list[tuple[int, ...]], cells: int) -> Iterator[Solution]:
+    def _map(
+        self,
+        one: Callable[[tuple[int, ...]], Solution],
+        indices: list[tuple[int, ...]],
+        cells: int,
+    ) -> list[Solution]:
         threads = min(self.threads or available_threads(), len(indices))
         if threads == 1 or cells < _PARALLEL_CELLS:
-            return map(one, indices)
+            return list(map(one, indices))
         # The pool lives for this call only: a thread that outlives it would hang a forked child.
         with ThreadPoolExecutor(threads) as pool:
-            return pool.map(one, indices)
+            return list(pool.map(one, indices))

@@ -1,4 +1,4 @@
-"""Blocks of cells: where the allowed cells do not connect the rows and columns, each must balance."""
+"""Blocks of cells: where the allowed ones do not connect rows and columns, each must balance."""
 
 from __future__ import annotations
 

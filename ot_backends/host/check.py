@@ -27,7 +27,7 @@ class Shapes(NamedTuple):
 def check_shapes(
     a: tuple[int, ...], b: tuple[int, ...], M: tuple[int, ...], basis: tuple[int, ...] | None = None
 ) -> Shapes:
-    """Check the shapes of ``a`` (..., n), ``b`` (..., m), ``M`` (..., n, m), ``basis`` (..., n + m).
+    """Check the shapes: ``a`` (..., n), ``b`` (..., m), ``M`` (..., n, m), ``basis`` (..., n + m).
 
     Leading dimensions broadcast against each other. Needs no values, so a traced program
     gets these errors while it is traced.
@@ -106,9 +106,9 @@ def check_costs(S: Float, rows: NDArray[np.intp], cols: NDArray[np.intp], where:
         return True
     for bad, what, remedy in (
         (np.isnan(S), "NaN", "find where it comes from, or use +inf for a forbidden cell"),
-        (S == -math.inf, "-inf", "every cost must be above -inf"),
+        (-math.inf == S, "-inf", "every cost must be above -inf"),
     ):
-        if bad.any():
+        if np.any(bad):
             i, j = np.argwhere(bad)[0]
             raise ProblemError(
                 f"M{where} is {what} at [{rows[i]}, {cols[j]}], "

@@ -75,21 +75,22 @@ def _grow(
     col_inside = np.zeros(m)
     shift = 0.0
     part = 0
+    edge: tuple[int, int, bool]
     parts = int(max(row_part.max(), col_part.max())) + 1
     for step in range(parts):
         rows, cols = np.flatnonzero(row_part == part), np.flatnonzero(col_part == part)
         row_inside[rows] = np.inf
         col_inside[cols] = np.inf
-        for i in rows:
-            t = reduced[i] + shift
+        for row in rows:
+            t = reduced[row] + shift
             better = t < out_best
             out_best[better] = t[better]
-            out_row[better] = i
-        for j in cols:
-            t = by_column[j] - shift
+            out_row[better] = row
+        for col in cols:
+            t = by_column[col] - shift
             better = t < in_best
             in_best[better] = t[better]
-            in_col[better] = j
+            in_col[better] = col
         if step == parts - 1:
             return
         going_out, coming_in = out_best + col_inside, in_best + row_inside
@@ -104,8 +105,9 @@ def _grow(
         else:  # no allowed cell crosses: a virtual edge, and the next block of cells begins
             shift = 0.0
             edge, part = _virtual_edge(row_inside, col_inside, row_part, col_part)
-        for values, value in zip(edges, edge, strict=True):
-            values.append(value)
+        edges.rows.append(edge[0])
+        edges.cols.append(edge[1])
+        edges.virtual.append(edge[2])
 
 
 def _virtual_edge(

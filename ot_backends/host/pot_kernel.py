@@ -11,8 +11,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ..errors import IterationLimitError, OTError, ProblemError
 from .tree import Float
 
@@ -36,7 +34,7 @@ def load_kernel() -> Callable[..., Any]:
     Call this in the user's own thread before anything is traced or forked; an import inside a
     callback of a running program may never end.
     """
-    from ot.lp.emd_wrap import emd_c
+    from ot.lp.emd_wrap import emd_c  # type: ignore[import-untyped]
 
     return emd_c  # type: ignore[no-any-return]
 

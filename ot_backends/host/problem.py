@@ -1,4 +1,4 @@
-"""One transport problem on the host: check it, solve it on the cells that matter, complete the tree.
+"""One transport problem: check it, solve it on the cells that matter, complete the tree.
 
 Rows and columns without mass take no part in the solve. Each becomes a leaf of the finished tree,
 on the cell that decides its one-sided derivative.
@@ -7,7 +7,7 @@ on the cell that decides its one-sided derivative.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,7 @@ class Solution(NamedTuple):
     basis: Int  # (n + m,) parent of each node, -1 at the root
     dual: Float  # ()
     violation: Float  # ()
+    iterations: Int  # () pivots, or -1 where the kernel does not count them
 
 
 class Options(NamedTuple):
@@ -53,7 +54,7 @@ class Options(NamedTuple):
 
 
 def solve_problem(
-    a: Float, b: Float, M: Float, basis: NDArray[np.integer] | None, options: Options, where: str
+    a: Float, b: Float, M: Float, start: NDArray[Any] | None, options: Options, where: str
 ) -> Solution:
     """Solve one problem in float64; ``where`` says which of a batch it is, for messages."""
     total_a, total_b = check_weights("a", a, where), check_weights("b", b, where)
@@ -64,12 +65,10 @@ def solve_problem(
         full = len(rows) == len(a) and len(cols) == len(b)
         S = M if full else M[np.ix_(rows, cols)]
         allowed = None if check_costs(S, rows, cols, where) else np.isfinite(S)
-        w = Masses(
-            a[rows] / total_a, b[cols] / total_b, options.tolerance, options.max_iterations
-        )
+        w = Masses(a[rows] / total_a, b[cols] / total_b, options.tolerance, options.max_iterations)
         if allowed is not None and not (allowed.any(axis=1).all() and allowed.any(axis=0).all()):
             raise infeasible(where, "a row or column with mass has no finite cell in M")
-        edges = optimal_edges(w, S, allowed, _start(basis, M, rows, cols))
+        edges = optimal_edges(w, S, allowed, _start(start, M, rows, cols))
         if edges is None:
             raise infeasible(where, "the finite cells of M cannot carry the masses a and b")
 
@@ -83,15 +82,27 @@ def solve_problem(
 
 
 def _start(
-    basis: NDArray[np.integer] | None, M: Float, rows: NDArray[np.intp], cols: NDArray[np.intp]
+    start: NDArray[Any] | None, M: Float, rows: NDArray[np.intp], cols: NDArray[np.intp]
 ) -> Duals | None:
-    """Turn an earlier basis into potentials for the kernel, or None where it is of no use."""
-    edges = None if basis is None else edges_of_parents(basis, len(M))
-    if edges is None:
+    """Turn what the caller has from an earlier problem into potentials for the kernel.
+
+    Integers are a basis (parents of an earlier tree), floats the potentials [u, v]. What is of no
+    use means a cold start.
+    """
+    if start is None:
         return None
-    virtual = (~np.isfinite(M[edges])).tolist()
-    tree = root_tree(*edges, virtual, np.ones(len(M)), np.ones(M.shape[1]), M)
-    return tree.u[rows], tree.v[cols]
+    n, m = M.shape
+    if start.dtype.kind == "f":
+        u, v = start[:n].astype(np.float64), start[n:].astype(np.float64)
+    else:
+        edges = edges_of_parents(start, n)
+        if edges is None:
+            return None
+        virtual = (~np.isfinite(M[edges])).tolist()
+        tree = root_tree(*edges, virtual, np.ones(n), np.ones(m), M)
+        u, v = tree.u, tree.v
+    u, v = u[rows], v[cols]
+    return (u, v) if np.isfinite(u).all() and np.isfinite(v).all() else None
 
 
 def _hang_empty(
@@ -143,5 +154,5 @@ def _certified(tree: Tree, a: Float, b: Float, M: Float, where: str) -> Solution
     return Solution(
         value=np.asarray(value), u=tree.u, v=tree.v, flow=tree.flow, rows=tree.rows, cols=tree.cols,
         order=tree.order, size=tree.size, virtual=tree.virtual, basis=tree.parent,
-        dual=np.asarray(dual), violation=np.asarray(violation),
+        dual=np.asarray(dual), violation=np.asarray(violation), iterations=np.asarray(-1, np.int32),
     )  # fmt: skip
