@@ -67,6 +67,8 @@ class Outputs:
 def dtype_name(dtype: Any) -> str:
     """Return the common name of a NumPy, JAX or Torch dtype: ``"float32"``, ``"bfloat16"``..."""
     if isinstance(dtype, str):
+        if dtype in _USUAL_NAMES:
+            return dtype
         # 'f4', 'double': NumPy's spellings; 'bfloat16' is a name that NumPy does not know.
         return _canonical_name(dtype)
     if isinstance(dtype, np.dtype):
@@ -75,6 +77,13 @@ def dtype_name(dtype: Any) -> str:
     if text.startswith("torch."):
         return _canonical_name(text.removeprefix("torch."))
     return str(np.dtype(dtype).name)
+
+
+#: Known without a look into the cache below, which Dynamo warns of where it traces an ArraySpec.
+_USUAL_NAMES = frozenset(
+    ["bool", "bfloat16", "float16", "float32", "float64", "complex64", "complex128"]
+    + [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+)
 
 
 @functools.lru_cache(maxsize=256)

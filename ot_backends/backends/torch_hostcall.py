@@ -1,0 +1,320 @@
+"""Host functions in Torch: one opaque operator that runs any of them, and its registry."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import secrets
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.autograd import forward_ad
+
+from ..errors import HostFunctionError, NotDifferentiableError
+from .spec import ArraySpec, Outputs, dtype_name, host_name, resolve_out, run_host
+from .torch_compat import below_autograd
+
+__all__ = ["call", "keep_handle", "require_constant", "torch_dtype"]
+
+# ---------------------------------------------------------------------------- the registry
+
+
+class _Host:
+    """A host function under the handle by which a graph refers to it."""
+
+    def __init__(self, fn: Callable[..., Any], out: Any, vectorized: bool) -> None:
+        self.fn, self.vectorized = fn, vectorized
+        # Static outputs are resolved once; a function of the arguments' specs, once per specs.
+        self._out = out if callable(out) else resolve_out(out)
+        self.declared = functools.lru_cache(maxsize=128)(self.declare)
+        self.single: bool | None = None
+        # Random, since a compiled graph outlives this process in torch's cache on disk: a small
+        # number there would name another function in the next process. A string, since Dynamo
+        # would make a symbol of an integer.
+        self.handle = secrets.token_hex(8)
+        _HOSTS[self.handle] = self
+
+    def declare(self, args: tuple[tuple[tuple[int, ...], torch.dtype], ...]) -> Outputs:
+        """Return the outputs declared for arguments of these (shape, dtype), of one problem."""
+        specs = [ArraySpec(shape, dtype_name(dtype)) for shape, dtype in args]
+        outs = resolve_out(self._out, specs)
+        if self.single not in (None, outs.single):
+            raise TypeError(
+                f"pycall: `out` of the host function {host_name(self.fn)!r} must return one spec "
+                f"for all arguments, or a tuple for all; it now returned {outs}"
+            )
+        self.single = outs.single
+        return outs
+
+
+# A handle lives as long as its host function: while a call runs or the cache below holds it
+# (a loop that makes functions must not grow without bound), and for ever once a graph was traced.
+_HOSTS: weakref.WeakValueDictionary[str, _Host] = weakref.WeakValueDictionary()
+_TRACED: dict[str, _Host] = {}
+
+
+@functools.lru_cache(maxsize=1024)
+def _host(fn: Callable[..., Any], out: Any, vectorized: bool) -> _Host:
+    return _Host(fn, out, vectorized)
+
+
+def _find(handle: str) -> _Host:
+    try:
+        return _HOSTS[handle]
+    except KeyError:
+        raise HostFunctionError(
+            f"pycall: no host function has the handle {handle!r} in this process; a graph that was "
+            "compiled or exported with a host function in it runs only in the process that made it "
+            "and in its forks: compile or export it again here"
+        ) from None
+
+
+def keep_handle(handle: str) -> str:
+    """Keep a host function for the life of the process: a graph refers to it. Returns `handle`."""
+    _TRACED[handle] = _find(handle)
+    return handle
+
+
+# ---------------------------------------------------------------------------- the operator
+
+# CUDA graphs replay device work only, without the host function (the tag exists since torch 2.8).
+_TAGS = [
+    getattr(torch.Tag, name)
+    for name in ("pt2_compliant_tag", "cudagraph_unsafe")
+    if hasattr(torch.Tag, name)
+]
+_LIBRARY = torch.library.Library("ot_backends", "FRAGMENT")
+_LIBRARY.define(
+    # `batch_ndim` leading dimensions of every argument are batch dimensions, of size 1 or B.
+    "pycall(Tensor[] args, str handle, int batch_ndim) -> Tensor[]",
+    tags=_TAGS,
+)
+_PYCALL = torch.ops.ot_backends.pycall.default
+
+
+def _run(args: list[torch.Tensor], handle: str, batch_ndim: int) -> list[torch.Tensor]:
+    host, device = _find(handle), _device(args)
+    outs = host.declared(tuple([(x.shape[batch_ndim:], x.dtype) for x in args]))
+    results = run_host(
+        host.fn,
+        _to_host(args, device),
+        outs,
+        batch_ndim=batch_ndim,
+        vectorized=host.vectorized,
+    )
+    return [_to_device(x, s.dtype, device) for x, s in zip(results, outs.specs, strict=True)]
+
+
+def _fake(args: list[torch.Tensor], handle: str, batch_ndim: int) -> list[torch.Tensor]:
+    host = _find(keep_handle(handle))
+    # Not the cached `declared`: sizes may be symbols.
+    outs = host.declare(tuple([(tuple(x.shape[batch_ndim:]), x.dtype) for x in args]))
+    batch = torch.broadcast_shapes(*[x.shape[:batch_ndim] for x in args]) if batch_ndim else ()
+    device = _device(args)
+    return [
+        torch.empty((*batch, *s.shape), dtype=torch_dtype(s.dtype), device=device)
+        for s in outs.specs
+    ]
+
+
+def _batch(
+    info: Any, in_dims: tuple[Any, ...], args: list[torch.Tensor], handle: str, batch_ndim: int
+) -> tuple[list[torch.Tensor], list[int]]:
+    """Make the mapped dimension one more leading dimension: the batch reaches the host whole."""
+    moved = [
+        x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
+        for x, dim in zip(args, in_dims[0], strict=True)
+    ]
+    outs = _PYCALL(moved, handle, batch_ndim + 1)
+    return outs, [0] * len(outs)
+
+
+def _forbid_derivatives(args: Sequence[torch.Tensor], fn: Callable[..., Any]) -> None:
+    """Raise where an argument carries a derivative at the current level of transforms."""
+    recording = torch.is_grad_enabled()
+    for k, x in enumerate(args):
+        if recording and x.requires_grad:
+            what = "requires grad"
+        elif forward_ad.unpack_dual(x).tangent is not None:
+            what = "has a forward-mode tangent"
+        else:
+            continue
+        raise NotDifferentiableError(
+            f"pycall: argument {k} of the host function {host_name(fn)!r} {what}, and a host "
+            "function has no derivative. Pass stop_gradient(x), which is x.detach(), if none is "
+            "wanted; set_gradients gives the result gradients"
+            if fn is not _no_gradients
+            else f"set_gradients: gradient {k} {what}: inside this compiled transform torch can "
+            "carry constant gradients only. Pass stop_gradient(gradient) if its own derivative is "
+            "not wanted, or apply the transform outside of torch.compile"
+        )
+
+
+def _autograd(args: list[torch.Tensor], handle: str, batch_ndim: int) -> list[torch.Tensor]:
+    # functorch comes through here once per level of grad and jvp, with the arguments as that
+    # level sees them: so an outer level is checked too where an inner one hides it.
+    _forbid_derivatives(args, _find(handle).fn)
+    with below_autograd():
+        return cast(list[torch.Tensor], _PYCALL(args, handle, batch_ndim))
+
+
+_LIBRARY.impl("pycall", _run, "CompositeExplicitAutograd")
+torch.library.register_fake("ot_backends::pycall", _fake, lib=_LIBRARY)
+torch.library.register_vmap("ot_backends::pycall", _batch, lib=_LIBRARY)
+if below_autograd is not None:
+    _LIBRARY.impl("pycall", _autograd, "Autograd")
+
+
+# ---------------------------------------------------------------------------- the call
+
+
+def call(
+    fn: Callable[..., Any], args: list[torch.Tensor], out: Any, vectorized: bool
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    """Run `fn` on `args` through the operator, in eager mode and under every tracer."""
+    if not args:
+        raise TypeError(f"pycall: {host_name(fn)!r} needs at least one array argument")
+    if below_autograd is None:
+        _forbid_derivatives(args, fn)
+    if torch.compiler.is_compiling():
+        handle = _constant_handle(*_constant(fn), *_constant(out), vectorized)
+        results = _PYCALL(args, handle, 0)
+        single = _constant_single(handle)
+    else:
+        host = _host(fn, out if callable(out) else resolve_out(out), vectorized)
+        results = _PYCALL(args, host.handle, 0)
+        single = host.single is True
+    return cast(torch.Tensor, results[0]) if single else tuple(results)
+
+
+def require_constant(grads: list[torch.Tensor]) -> None:
+    """Raise where a gradient carries a derivative, at any level, also while Dynamo traces.
+
+    The operator is the only one that sees all levels there. Its result is unused, so that the
+    compiler drops the call after tracing.
+    """
+    call(_no_gradients, grads, ArraySpec((), "bool"), False)
+
+
+def _no_gradients(*grads: np.ndarray[Any, Any]) -> bool:
+    return True
+
+
+# Dynamo runs the functions below while it traces and keeps their results as constants. What they
+# depend on has to be guarded, or a compiled program would go on calling a former host function:
+# objects passed as arguments are guarded by identity, but a function only by its code, so that two
+# closures of one function look the same.
+
+
+def _constant(x: Any) -> tuple[Any, Any, Any]:
+    """Return what Dynamo needs to rebuild `x` as a constant: (object, its parts, a guard)."""
+    if isinstance(x, (tuple, list)):
+        return tuple, tuple([_constant(part) for part in x]), None
+    if isinstance(x, types.FunctionType):
+        return x, None, id(x)
+    if isinstance(x, np.ufunc):
+        return x, None, None
+    if not isinstance(x, type) and dataclasses.is_dataclass(x):
+        # By its values: it may have been made in traced code, where the object does not exist.
+        names = [field.name for field in dataclasses.fields(x) if field.init]
+        return type(x), tuple([(name, *_constant(getattr(x, name))) for name in names]), None
+    if isinstance(x, (int, float, str)):
+        # As a key of a dictionary a number is specialised: Dynamo makes no symbol of it.
+        return next(iter({x: None})), None, None
+    if hasattr(x, "shape") and hasattr(x, "dtype"):
+        shape = tuple([_constant(size) for size in x.shape])
+        dtype = str(x.dtype).removeprefix("torch.")
+        return ArraySpec, (("shape", tuple, shape, None), ("dtype", dtype, None, None)), None
+    return x, None, None
+
+
+def _rebuild(x: Any, parts: Any) -> Any:
+    if parts is None:
+        return x
+    if x is tuple:
+        return tuple(_rebuild(*part[:2]) for part in parts)
+    return x(**{name: _rebuild(value, inner) for name, value, inner, _ in parts})
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _constant_handle(
+    fn: Any,
+    fn_parts: Any,
+    fn_guard: Any,
+    out: Any,
+    out_parts: Any,
+    out_guard: Any,
+    vectorized: bool,
+) -> str:
+    out = _rebuild(out, out_parts)
+    out = out if callable(out) else resolve_out(out)
+    return keep_handle(_host(_rebuild(fn, fn_parts), out, vectorized).handle)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _constant_single(handle: str) -> bool:
+    return _find(handle).single is True  # known: the fake kernel has just run
+
+
+# ---------------------------------------------------------------------------- to NumPy and back
+
+_DTYPES: dict[str, torch.dtype] = {
+    str(x).removeprefix("torch."): x for x in vars(torch).values() if isinstance(x, torch.dtype)
+}
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """Return the dtype with this name, such as ``"float32"``."""
+    try:
+        return _DTYPES[name]
+    except KeyError:
+        raise TypeError(f"Torch has no dtype {name!r}") from None
+
+
+@functools.lru_cache(maxsize=64)
+def _has_numpy_type(dtype: torch.dtype) -> bool:
+    try:
+        return torch.empty(0, dtype=dtype).numpy() is not None
+    except TypeError:
+        return False
+
+
+def _device(args: Sequence[torch.Tensor]) -> torch.device:
+    """Return the device of the arguments; CPU tensors may stand beside those of one other."""
+    devices = {x.device for x in args if x.device.type != "cpu"}
+    if len(devices) > 1:
+        raise ValueError(
+            f"pycall: the arguments are on several devices: {sorted(map(str, devices))}"
+        )
+    return devices.pop() if devices else torch.device("cpu")
+
+
+def _to_host(args: list[torch.Tensor], device: torch.device) -> list[np.ndarray[Any, Any]]:
+    # detach: under no_grad an argument may still require grad. bfloat16 has no NumPy type.
+    args = [x.detach() for x in args]
+    args = [x if _has_numpy_type(x.dtype) else x.to(torch.float32) for x in args]
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            args = [
+                x
+                if x.device.type == "cpu"
+                else torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(
+                    x, non_blocking=True
+                )
+                for x in args
+            ]
+            # Wait for these copies and what they depend on, not for other streams.
+            torch.cuda.current_stream().record_event().synchronize()
+    return [x.cpu().resolve_conj().resolve_neg().numpy() for x in args]
+
+
+def _to_device(x: np.ndarray[Any, Any], dtype: str, device: torch.device) -> torch.Tensor:
+    tensor = torch.from_numpy(x)
+    if device.type == "cuda":
+        # The caching allocator keeps pinned memory until the copy from it has run.
+        tensor = tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device=device, dtype=torch_dtype(dtype))
