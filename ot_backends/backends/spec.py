@@ -244,12 +244,14 @@ def _convert(
         array = _native(np.asarray(value))
     except Exception as error:  # ragged lists, objects with a failing __array__, records
         raise _violation(fn, outs, f"returned {_describe(value)}{where}") from error
+    if array.dtype.kind not in "biufc":  # None, text, objects
+        raise _violation(fn, outs, f"returned {_describe(value)}{where}")
     if array.shape != batch + spec.shape:
         beside = f" for the batch {batch}" if batch else ""
         raise _violation(fn, outs, f"returned the shape {array.shape}{where}{beside}")
     if array.dtype == dtype:
         return np.array(array, order="C") if copy else array
-    if array.dtype.kind == "O" or not np.can_cast(array.dtype, dtype, "same_kind"):
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
         raise _violation(fn, outs, f"returned {_describe(value)}{where}")
     with np.errstate(over="ignore"):  # a float too large for a narrower one is inf: a cast
         result = array.astype(dtype)
