@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ def framework(request: pytest.FixtureRequest) -> Iterator[Any]:
     with use(request.param) as framework:
         framework.nx = load_backend(request.param)
         yield framework
+    _forget_compiled(request.param)
 
 
 @pytest.fixture(params=DIFFERENTIABLE)
@@ -25,6 +27,7 @@ def differentiable(request: pytest.FixtureRequest) -> Iterator[Any]:
     with use(request.param) as framework:
         framework.nx = load_backend(request.param)
         yield framework
+    _forget_compiled(request.param)
 
 
 @pytest.fixture
@@ -32,3 +35,9 @@ def jax64() -> Iterator[Any]:
     """JAX with 64-bit types, in this test only."""
     with use("jax") as framework:
         yield framework.jax
+
+
+def _forget_compiled(name: str) -> None:
+    # torch.compile counts recompilations per line of code, over all tests that share it.
+    if name == "torch":
+        sys.modules["torch"].compiler.reset()
