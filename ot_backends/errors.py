@@ -1,4 +1,4 @@
-"""The exceptions of this package: one family, each with the argument, what it was, and what to do."""
+"""The exceptions of this package: one family; each names the argument, what it was, what to do."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ __all__ = [
     "NotDifferentiableError",
     "OTError",
     "ProblemError",
+    "UnsupportedTransformError",
 ]
 
 
@@ -44,6 +45,10 @@ class HostFunctionError(OTError, RuntimeError):
 
 class NotDifferentiableError(OTError, TypeError):
     """A derivative was asked of something that has none, or none of this order."""
+
+
+class UnsupportedTransformError(OTError, NotImplementedError):
+    """A transformation cannot carry a host call in this form; the message says which can."""
 
 
 class MixedBackendsError(OTError, TypeError):

@@ -17,7 +17,13 @@ class Backend(Protocol):
     name: str
     xp: Any
     index_dtype: str  # of the integers that the framework indexes with
-    differentiates: bool  # False: there are no derivatives to attach
+
+    def tracks(self, *arrays: Any) -> bool:
+        """Return whether anything may differentiate the arrays; if not, nothing need be attached.
+
+        True is always right, False saves work.
+        """
+        ...
 
     def scatter_add(self, shape: tuple[int, ...], index: tuple[Any, ...], values: Any) -> Any:
         """Add `values` into zeros of the given shape at `index`, one integer array per dimension.

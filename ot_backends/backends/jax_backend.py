@@ -23,7 +23,10 @@ class JaxBackend:
     name = "jax"
     xp: Any = jnp
     index_dtype = "int32"
-    differentiates = True
+
+    def tracks(self, *arrays: Any) -> bool:
+        """Return whether any of the arrays is traced: concrete arrays are constants."""
+        return any(isinstance(x, jax.core.Tracer) for x in arrays)
 
     def scatter_add(self, shape: tuple[int, ...], index: tuple[Any, ...], values: Any) -> Any:
         """Add `values` into zeros at `index`; see `Backend.scatter_add`."""
@@ -34,10 +37,12 @@ class JaxBackend:
 
         Without ``jax_enable_x64`` a 64-bit `dtype` means its 32-bit kin, as everywhere in JAX. An
         array from elsewhere follows the others of a computation to their device by itself, so
-        `like` is not needed here.
+        `like` is not needed here. An array that is split over *Explicit* mesh axes comes back whole
+        on every device: a problem is solved as one.
         """
         wanted = None if dtype is None else jax.dtypes.canonicalize_dtype(jnp.dtype(dtype))
         if isinstance(x, jax.Array):
+            x = replicate(x)
             return x if wanted is None or x.dtype == wanted else x.astype(wanted)
         if isinstance(x, (np.ndarray, np.generic)) and wanted is None:
             # said explicitly: JAX warns where it has to narrow float64

@@ -20,7 +20,10 @@ class NumpyBackend:
     name = "numpy"
     xp: Any = xp
     index_dtype = "int32"
-    differentiates = False
+
+    def tracks(self, *arrays: Any) -> bool:
+        """Return False: NumPy differentiates nothing."""
+        return False
 
     def scatter_add(self, shape: tuple[int, ...], index: tuple[Any, ...], values: Any) -> Any:
         """Add `values` into zeros at `index`; see `Backend.scatter_add`."""

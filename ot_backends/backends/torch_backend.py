@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd import forward_ad
 
-from ..errors import NotDifferentiableError, ProblemError
+from ..errors import ProblemError
 from . import xp_torch
 from .gradients import contraction, gradient_pairs
 from .spec import check_host_function
-from .torch_compat import forward_grad_inside_jvp
-from .torch_hostcall import call, require_constant, torch_dtype
+from .torch_attach import attach
+from .torch_hostcall import call, torch_dtype
 
 __all__ = ["TorchBackend"]
 
@@ -29,7 +28,10 @@ class TorchBackend:
     name = "torch"
     xp: Any = xp_torch
     index_dtype = "int64"
-    differentiates = True
+
+    def tracks(self, *arrays: Any) -> bool:
+        """Return True: whether a transform of torch.func is at work has no public answer."""
+        return True
 
     def asarray(self, x: Any, like: Any = None, dtype: str | None = None) -> torch.Tensor:
         """Return `x` as a tensor; what was none yet goes to the device of `like`."""
@@ -119,9 +121,8 @@ class TorchBackend:
 
         Notes
         -----
-        Under ``torch.compile``: gradients that depend on the inputs work in reverse mode to first
-        order (what the compiler can do) and raise elsewhere; constant ones (after `stop_gradient`)
-        pass every transform, where an infinite entry of an input gets the gradient 0.
+        Where a compiled function has transforms of torch.func in it, an infinite entry of an input
+        gets the gradient 0 there.
         """
         pairs = gradient_pairs(inputs, grads)
         bare = self.asarray(value, like=next((x for x, _, _ in pairs), None)).detach()
@@ -140,12 +141,7 @@ class TorchBackend:
                 f"set_gradients: value has dtype {self.dtype_name(bare)}, and only a floating "
                 "value can carry gradients; convert it first"
             )
-        if not torch.compiler.is_compiling():
-            return _attach(_Attach, bare, xs, gs)
-        if any(g.requires_grad for g in gs):
-            return _attach(_AttachReverse, bare, xs, gs)
-        require_constant(gs)
-        return _attach_constants(bare, xs, gs)
+        return attach(bare, xs, gs)
 
 
 def _is_inexact(x: torch.Tensor) -> bool:
@@ -166,99 +162,3 @@ def _align(
     ndim = len(contraction(tuple(value.shape), tuple(x.shape), tuple(g.shape), where))
     x = x.reshape((1,) * (ndim - x.ndim) + tuple(x.shape))
     return x, g.reshape((1,) * (ndim - g.ndim) + tuple(g.shape))
-
-
-def _attach(
-    rule: type[torch.autograd.Function],
-    value: torch.Tensor,
-    xs: list[torch.Tensor],
-    gs: list[torch.Tensor],
-) -> torch.Tensor:
-    result: torch.Tensor = rule.apply(value, len(xs), *xs, *gs)
-    return result
-
-
-class _AttachReverse(torch.autograd.Function):
-    """value -> value, with dvalue/dx = g for each (x, g). The derivative in g is 0.
-
-    With a plain value + <g, x - stop_gradient(x)> a live g would count twice in the second
-    derivative, once through g and once through x: 2 g'. Here g is an input that the rules only
-    read: they are linear in what comes in and live in g, which makes the second derivative g'.
-    """
-
-    @staticmethod
-    def forward(value: torch.Tensor, count: int, *tensors: torch.Tensor) -> torch.Tensor:
-        return value.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        value, count, *tensors = inputs
-        xs, gs = tensors[:count], tensors[count:]
-        ctx.value_ndim = value.ndim
-        ctx.value_type = value.shape, value.dtype, value.device
-        ctx.input_types = [(x.shape, x.dtype) for x in xs]
-        ctx.save_for_backward(*gs)
-        ctx.save_for_forward(*gs)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        results: list[torch.Tensor | None] = []
-        for k, g in enumerate(ctx.saved_tensors):
-            if not ctx.needs_input_grad[2 + k]:
-                results.append(None)
-                continue
-            shape, dtype = ctx.input_types[k]
-            ct = cotangent.reshape(cotangent.shape + (1,) * (g.ndim - ctx.value_ndim))
-            full = torch.broadcast_shapes(ct.shape, g.shape, shape)
-            results.append((ct * g).expand(full).sum_to_size(shape).to(dtype))
-        return None, None, *results, *[None] * len(results)
-
-
-class _Attach(_AttachReverse):
-    """The same in forward mode too (Dynamo refuses a Function that has a jvp)."""
-
-    @staticmethod
-    def jvp(ctx: Any, _value: Any, _count: Any, *tangents: torch.Tensor | None) -> torch.Tensor:
-        forward_mode = forward_grad_inside_jvp()
-        if forward_mode is None:
-            raise NotDifferentiableError(
-                "set_gradients: this version of torch has no forward mode for gradients set by "
-                f"hand (torch {torch.__version__}; tested with 2.13): use reverse mode"
-            )
-        with forward_mode:
-            shape, dtype, device = ctx.value_type
-            result: torch.Tensor = torch.zeros(shape, dtype=dtype, device=device)
-            for g, dx in zip(ctx.saved_tensors, tangents[: len(ctx.saved_tensors)], strict=True):
-                if dx is not None:
-                    # Without g's tangent of this level, which is not part of <g, dx>; those of
-                    # outer levels stay.
-                    g = forward_ad.unpack_dual(g).primal
-                    result = result + _contract(g * dx, ctx.value_ndim).to(dtype)
-            return result
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], value: torch.Tensor, count: int, *tensors: torch.Tensor
-    ) -> tuple[torch.Tensor, int]:
-        value, *moved = [
-            x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
-            for x, dim in zip((value, *tensors), (in_dims[0], *in_dims[2:]), strict=True)
-        ]
-        value = value.expand((info.batch_size, *value.shape[1:]))
-        return _attach(_Attach, value, moved[:count], moved[count:]), 0
-
-
-def _contract(x: torch.Tensor, value_ndim: int) -> torch.Tensor:
-    """Sum over all dimensions after those of the value."""
-    return x.flatten(value_ndim).sum(-1) if x.ndim > value_ndim else x
-
-
-def _attach_constants(
-    value: torch.Tensor, xs: list[torch.Tensor], gs: list[torch.Tensor]
-) -> torch.Tensor:
-    """Return value + <g, x - stop_gradient(x)>: right to every order where g is constant."""
-    for x, g in zip(xs, gs, strict=True):
-        # At an infinite entry the difference would be inf - inf.
-        dx = torch.where(torch.isfinite(x), x - x.detach(), 0)
-        value = value + _contract(g * dx, value.ndim).to(value.dtype)
-    return value

@@ -30,6 +30,11 @@ class Attached:
     host: Optimum
 
     @cached_property
+    def live(self) -> bool:
+        """Whether anything may be differentiated."""
+        return self.problem.nx.tracks(self.problem.a, self.problem.b, self.problem.M)
+
+    @cached_property
     def a(self) -> Array:
         """``a`` in the carried type."""
         return self.problem.carry(self.problem.a)
@@ -51,7 +56,7 @@ class Attached:
 def flow(x: Attached) -> Array:
     """Flow on the tree edges (..., n + m - 1): linear in the marginals; none on virtual edges."""
     xp, host = x.problem.nx.xp, x.host
-    if not x.problem.nx.differentiates:
+    if not x.live:
         return host.flow
     on_tree = tree_flow(xp, host.order, host.size, x.a, x.b)
     change = on_tree - x.problem.nx.stop_gradient(on_tree)
@@ -61,7 +66,7 @@ def flow(x: Attached) -> Array:
 def value(x: Attached) -> Array:
     """Value (...): bilinear in the marginals and the costs, so exact to every order."""
     xp, sg, host = x.problem.nx.xp, x.problem.nx.stop_gradient, x.host
-    if not x.problem.nx.differentiates:
+    if not x.live:
         return host.value
     return (
         host.value
@@ -75,7 +80,7 @@ def potentials(x: Attached) -> tuple[Array, Array]:
     """Potentials u (..., n), v (..., m) with <v, b'> = 0: linear in the costs of the tree edges."""
     nx, host = x.problem.nx, x.host
     xp, sg = nx.xp, nx.stop_gradient
-    if not nx.differentiates:
+    if not x.live:
         return host.u, host.v
     u, v = tree_potentials(nx, host.order, host.size, x.cost, x.a.shape[-1])
     gauge = xp.sum(v * x.b, axis=-1, keepdims=True) / xp.sum(x.b, axis=-1, keepdims=True)
