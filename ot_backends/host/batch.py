@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .check import check_shapes
-from .problem import Options, Solution, solve_problem
+from .problem import Options, Solution, empty_solution, solve_problem
 
 #: Below this many cells a problem costs more in Python than in the kernel, which alone runs in
 #: parallel; above it, a chunk is one problem.
@@ -56,25 +56,27 @@ class HostSolve:
         a, b = np.broadcast_to(a, (*batch, n)), np.broadcast_to(b, (*batch, m))
         M = np.broadcast_to(M, (*batch, n, m))
         starts = None if start is None else np.broadcast_to(start, (*batch, n + m))
+        result = empty_solution(batch, n, m)
 
-        def one(k: tuple[int, ...]) -> Solution:
+        def one(k: tuple[int, ...]) -> None:
             where = f" of problem {k[0] if len(k) == 1 else k}"
             start = None if starts is None else starts[k]
-            return solve_problem(a[k], b[k], M[k], start, self.options, where)
+            solution = solve_problem(a[k], b[k], M[k], start, self.options, where)
+            for array, part in zip(result, solution, strict=True):
+                array[k] = part
 
-        solved = self._map(one, list(np.ndindex(*batch)), n * m)
-        stacked = map(np.stack, zip(*solved, strict=True))
-        return Solution(*(x.reshape(*batch, *x.shape[1:]) for x in stacked))
+        self._for_each(one, list(np.ndindex(*batch)), n * m)
+        return result
 
-    def _map(
-        self,
-        one: Callable[[tuple[int, ...]], Solution],
-        indices: list[tuple[int, ...]],
-        cells: int,
-    ) -> list[Solution]:
+    def _for_each(
+        self, one: Callable[[tuple[int, ...]], None], indices: list[tuple[int, ...]], cells: int
+    ) -> None:
         threads = min(self.threads or available_threads(), len(indices))
-        if threads == 1 or cells < _PARALLEL_CELLS:
-            return list(map(one, indices))
+        if threads <= 1 or cells < _PARALLEL_CELLS:
+            for k in indices:
+                one(k)
+            return
         # The pool lives for this call only: a thread that outlives it would hang a forked child.
         with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(one, indices))
+            for _ in pool.map(one, indices):
+                pass

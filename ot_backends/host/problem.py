@@ -45,6 +45,20 @@ class Solution(NamedTuple):
     iterations: Int  # () pivots, or -1 where the kernel does not count them
 
 
+def empty_solution(batch: tuple[int, ...], n: int, m: int) -> Solution:
+    """Allocate the solutions of a batch."""
+    edges, nodes = (*batch, n + m - 1), (*batch, n + m)
+    shapes = Solution(
+        value=batch, u=(*batch, n), v=(*batch, m), flow=edges, rows=edges, cols=edges, order=nodes,
+        size=nodes, virtual=edges, basis=nodes, dual=batch, violation=batch, iterations=batch,
+    )  # fmt: skip
+    integers = {"rows", "cols", "order", "size", "basis", "iterations"}
+    return Solution(*(
+        np.empty(shape, np.int32 if name in integers else bool if name == "virtual" else np.float64)
+        for name, shape in zip(Solution._fields, shapes, strict=True)
+    ))  # fmt: skip
+
+
 class Options(NamedTuple):
     """What a solve may be told, apart from its arrays."""
 
