@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 from ..errors import ProblemError
 from . import xp_torch
 from .gradients import contraction, gradient_pairs
 from .spec import check_host_function
 from .torch_attach import attach
+from .torch_compat import transforms_active
 from .torch_hostcall import call, torch_dtype
 
 __all__ = ["TorchBackend"]
@@ -30,12 +32,12 @@ class TorchBackend:
     index_dtype = "int64"
 
     def tracks(self, *arrays: Any) -> bool:
-        """Return True: whether a transform of torch.func is at work has no public answer."""
-        return True
-
-    def scatter_add(self, shape: tuple[int, ...], index: tuple[Any, ...], values: Any) -> Any:
-        """Add `values` into zeros at `index`; see `Backend.scatter_add`."""
-        return values.new_zeros(shape).index_put(index, values, accumulate=True)
+        """Return whether anything may differentiate the tensors: autograd, torch.func, tracing."""
+        if torch.compiler.is_compiling() or transforms_active():
+            return True  # an outer level's derivative does not show on the tensor
+        if torch.is_grad_enabled() and any(x.requires_grad for x in arrays):
+            return True
+        return any(forward_ad.unpack_dual(x).tangent is not None for x in arrays)
 
     def asarray(self, x: Any, like: Any = None, dtype: str | None = None) -> torch.Tensor:
         """Return `x` as a tensor; what was none yet goes to the device of `like`."""

@@ -18,48 +18,45 @@ from ..errors import HostFunctionError, NotDifferentiableError
 from .spec import ArraySpec, Outputs, dtype_name, host_name, resolve_out, run_host
 from .torch_compat import below_autograd
 
-__all__ = ["call", "keep_handle", "require_constant", "torch_dtype"]
+__all__ = ["LIBRARY", "call", "torch_dtype"]
 
 # ---------------------------------------------------------------------------- the registry
 
 
 class _Host:
-    """A host function under the handle by which a graph refers to it."""
+    """A host function under the handle by which the operator, and a graph, refers to it."""
 
     def __init__(self, fn: Callable[..., Any], out: Any, vectorized: bool) -> None:
-        self.fn, self.vectorized = fn, vectorized
-        # Static outputs are resolved once; a function of the arguments' specs, once per specs.
-        self._out = out if callable(out) else resolve_out(out)
-        self.declared = functools.lru_cache(maxsize=128)(self.declare)
-        self.single: bool | None = None
+        self.fn, self.out, self.vectorized = fn, out, vectorized
+        self.single = False  # whether `out` declares one array instead of a tuple
         # Random, since a compiled graph outlives this process in torch's cache on disk: a small
         # number there would name another function in the next process. A string, since Dynamo
         # would make a symbol of an integer.
         self.handle = secrets.token_hex(8)
         _HOSTS[self.handle] = self
 
-    def declare(self, args: tuple[tuple[tuple[int, ...], torch.dtype], ...]) -> Outputs:
-        """Return the outputs declared for arguments of these (shape, dtype), of one problem."""
-        specs = [ArraySpec(shape, dtype_name(dtype)) for shape, dtype in args]
-        outs = resolve_out(self._out, specs)
-        if self.single not in (None, outs.single):
-            raise TypeError(
-                f"pycall: `out` of the host function {host_name(self.fn)!r} must return one spec "
-                f"for all arguments, or a tuple for all; it now returned {outs}"
-            )
-        self.single = outs.single
-        return outs
 
-
-# A handle lives as long as its host function: while a call runs or the cache below holds it
-# (a loop that makes functions must not grow without bound), and for ever once a graph was traced.
+# A handle lives as long as its host function: for one call in eager mode (a loop that makes
+# functions must not fill the memory), and for ever once a graph was traced that refers to it.
 _HOSTS: weakref.WeakValueDictionary[str, _Host] = weakref.WeakValueDictionary()
 _TRACED: dict[str, _Host] = {}
 
 
 @functools.lru_cache(maxsize=1024)
-def _host(fn: Callable[..., Any], out: Any, vectorized: bool) -> _Host:
+def _shared_host(fn: Callable[..., Any], out: Any, vectorized: bool) -> _Host:
+    """Return one and the same for equal functions: in a graph a new handle is a new program."""
     return _Host(fn, out, vectorized)
+
+
+_Specs = tuple[tuple[tuple[int, ...], torch.dtype], ...]
+
+
+def _declare(out: Any, args: _Specs) -> Outputs:
+    """Return the outputs declared for arguments of these (shape, dtype), of one problem."""
+    return resolve_out(out, [ArraySpec(shape, dtype_name(dtype)) for shape, dtype in args])
+
+
+_declare_once = functools.lru_cache(maxsize=1024)(_declare)
 
 
 def _find(handle: str) -> _Host:
@@ -73,10 +70,10 @@ def _find(handle: str) -> _Host:
         ) from None
 
 
-def keep_handle(handle: str) -> str:
-    """Keep a host function for the life of the process: a graph refers to it. Returns `handle`."""
-    _TRACED[handle] = _find(handle)
-    return handle
+def _keep(host: _Host) -> _Host:
+    """Keep a host function for the life of the process: a graph refers to it."""
+    _TRACED[host.handle] = host
+    return host
 
 
 # ---------------------------------------------------------------------------- the operator
@@ -87,8 +84,8 @@ _TAGS = [
     for name in ("pt2_compliant_tag", "cudagraph_unsafe")
     if hasattr(torch.Tag, name)
 ]
-_LIBRARY = torch.library.Library("ot_backends", "FRAGMENT")
-_LIBRARY.define(
+LIBRARY = torch.library.Library("ot_backends", "FRAGMENT")
+LIBRARY.define(
     # `batch_ndim` leading dimensions of every argument are batch dimensions, of size 1 or B.
     "pycall(Tensor[] args, str handle, int batch_ndim) -> Tensor[]",
     tags=_TAGS,
@@ -98,7 +95,8 @@ _PYCALL = torch.ops.ot_backends.pycall.default
 
 def _run(args: list[torch.Tensor], handle: str, batch_ndim: int) -> list[torch.Tensor]:
     host, device = _find(handle), _device(args)
-    outs = host.declared(tuple([(x.shape[batch_ndim:], x.dtype) for x in args]))
+    outs = _declare_once(host.out, tuple([(x.shape[batch_ndim:], x.dtype) for x in args]))
+    host.single = outs.single
     results = run_host(
         host.fn,
         _to_host(args, device),
@@ -110,9 +108,10 @@ def _run(args: list[torch.Tensor], handle: str, batch_ndim: int) -> list[torch.T
 
 
 def _fake(args: list[torch.Tensor], handle: str, batch_ndim: int) -> list[torch.Tensor]:
-    host = _find(keep_handle(handle))
-    # Not the cached `declared`: sizes may be symbols.
-    outs = host.declare(tuple([(tuple(x.shape[batch_ndim:]), x.dtype) for x in args]))
+    host = _keep(_find(handle))
+    # Not from the cache: sizes may be symbols.
+    outs = _declare(host.out, tuple([(tuple(x.shape[batch_ndim:]), x.dtype) for x in args]))
+    host.single = outs.single
     batch = torch.broadcast_shapes(*[x.shape[:batch_ndim] for x in args]) if batch_ndim else ()
     device = _device(args)
     return [
@@ -147,10 +146,6 @@ def _forbid_derivatives(args: Sequence[torch.Tensor], fn: Callable[..., Any]) ->
             f"pycall: argument {k} of the host function {host_name(fn)!r} {what}, and a host "
             "function has no derivative. Pass stop_gradient(x), which is x.detach(), if none is "
             "wanted; set_gradients gives the result gradients"
-            if fn is not _no_gradients
-            else f"set_gradients: gradient {k} {what}: inside this compiled transform torch can "
-            "carry constant gradients only. Pass stop_gradient(gradient) if its own derivative is "
-            "not wanted, or apply the transform outside of torch.compile"
         )
 
 
@@ -162,11 +157,11 @@ def _autograd(args: list[torch.Tensor], handle: str, batch_ndim: int) -> list[to
         return cast(list[torch.Tensor], _PYCALL(args, handle, batch_ndim))
 
 
-_LIBRARY.impl("pycall", _run, "CompositeExplicitAutograd")
-torch.library.register_fake("ot_backends::pycall", _fake, lib=_LIBRARY)
-torch.library.register_vmap("ot_backends::pycall", _batch, lib=_LIBRARY)
+LIBRARY.impl("pycall", _run, "CompositeExplicitAutograd")
+torch.library.register_fake("ot_backends::pycall", _fake, lib=LIBRARY)
+torch.library.register_vmap("ot_backends::pycall", _batch, lib=LIBRARY)
 if below_autograd is not None:
-    _LIBRARY.impl("pycall", _autograd, "Autograd")
+    LIBRARY.impl("pycall", _autograd, "Autograd")
 
 
 # ---------------------------------------------------------------------------- the call
@@ -176,8 +171,6 @@ def call(
     fn: Callable[..., Any], args: list[torch.Tensor], out: Any, vectorized: bool
 ) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """Run `fn` on `args` through the operator, in eager mode and under every tracer."""
-    if not args:
-        raise TypeError(f"pycall: {host_name(fn)!r} needs at least one array argument")
     if below_autograd is None:
         _forbid_derivatives(args, fn)
     if torch.compiler.is_compiling():
@@ -185,23 +178,10 @@ def call(
         results = _PYCALL(args, handle, 0)
         single = _constant_single(handle)
     else:
-        host = _host(fn, out if callable(out) else resolve_out(out), vectorized)
+        host = _Host(fn, out if callable(out) else resolve_out(out), vectorized)
         results = _PYCALL(args, host.handle, 0)
-        single = host.single is True
+        single = host.single
     return cast(torch.Tensor, results[0]) if single else tuple(results)
-
-
-def require_constant(grads: list[torch.Tensor]) -> None:
-    """Raise where a gradient carries a derivative, at any level, also while Dynamo traces.
-
-    The operator is the only one that sees all levels there. Its result is unused, so that the
-    compiler drops the call after tracing.
-    """
-    call(_no_gradients, grads, ArraySpec((), "bool"), False)
-
-
-def _no_gradients(*grads: np.ndarray[Any, Any]) -> bool:
-    return True
 
 
 # Dynamo runs the functions below while it traces and keeps their results as constants. What they
@@ -212,24 +192,39 @@ def _no_gradients(*grads: np.ndarray[Any, Any]) -> bool:
 
 def _constant(x: Any) -> tuple[Any, Any, Any]:
     """Return what Dynamo needs to rebuild `x` as a constant: (object, its parts, a guard)."""
-    if isinstance(x, (tuple, list)):
-        return tuple, tuple([_constant(part) for part in x]), None
     if isinstance(x, types.FunctionType):
         return x, None, id(x)
-    if isinstance(x, np.ufunc):
-        return x, None, None
-    if not isinstance(x, type) and dataclasses.is_dataclass(x):
-        # By its values: it may have been made in traced code, where the object does not exist.
-        names = [field.name for field in dataclasses.fields(x) if field.init]
-        return type(x), tuple([(name, *_constant(getattr(x, name))) for name in names]), None
     if isinstance(x, (int, float, str)):
         # As a key of a dictionary a number is specialised: Dynamo makes no symbol of it.
         return next(iter({x: None})), None, None
-    if hasattr(x, "shape") and hasattr(x, "dtype"):
+    if isinstance(x, (tuple, list)):
+        return tuple, tuple([_constant(part) for part in x]), None
+    if _is_value(x):
+        # It may have been made in traced code, where the object does not exist.
+        parts = [(field.name, *_constant(getattr(x, field.name))) for field in _fields(x)]
+        return type(x), tuple(parts), None
+    if not isinstance(x, np.ufunc) and hasattr(x, "shape") and hasattr(x, "dtype"):
         shape = tuple([_constant(size) for size in x.shape])
         dtype = str(x.dtype).removeprefix("torch.")
         return ArraySpec, (("shape", tuple, shape, None), ("dtype", dtype, None, None)), None
     return x, None, None
+
+
+def _is_value(x: Any) -> bool:
+    """Whether `x` is a dataclass of constants, so that it can be told and rebuilt by its fields."""
+    if isinstance(x, (type, np.ufunc, types.FunctionType)) or not dataclasses.is_dataclass(x):
+        return False
+    return all(f.compare and _is_constant(getattr(x, f.name)) for f in _fields(x))
+
+
+def _is_constant(x: Any) -> bool:
+    if isinstance(x, tuple):
+        return all(_is_constant(part) for part in x)
+    return x is None or isinstance(x, (int, float, str, types.FunctionType)) or _is_value(x)
+
+
+def _fields(x: Any) -> list[Any]:
+    return [field for field in dataclasses.fields(x) if field.init]
 
 
 def _rebuild(x: Any, parts: Any) -> Any:
@@ -252,12 +247,12 @@ def _constant_handle(
 ) -> str:
     out = _rebuild(out, out_parts)
     out = out if callable(out) else resolve_out(out)
-    return keep_handle(_host(_rebuild(fn, fn_parts), out, vectorized).handle)
+    return _keep(_shared_host(_rebuild(fn, fn_parts), out, vectorized)).handle
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _constant_single(handle: str) -> bool:
-    return _find(handle).single is True  # known: the fake kernel has just run
+    return _find(handle).single  # known: the fake kernel has just run
 
 
 # ---------------------------------------------------------------------------- to NumPy and back
