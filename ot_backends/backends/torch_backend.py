@@ -39,6 +39,10 @@ class TorchBackend:
             return True
         return any(forward_ad.unpack_dual(x).tangent is not None for x in arrays)
 
+    def scatter_add(self, shape: tuple[int, ...], index: tuple[Any, ...], values: Any) -> Any:
+        """Add `values` into zeros at `index`; see `Backend.scatter_add`."""
+        return values.new_zeros(shape).index_put(index, values, accumulate=True)
+
     def asarray(self, x: Any, like: Any = None, dtype: str | None = None) -> torch.Tensor:
         """Return `x` as a tensor; what was none yet goes to the device of `like`."""
         wanted = None if dtype is None else torch_dtype(dtype)
