@@ -42,8 +42,8 @@ class JaxBackend:
         """
         wanted = None if dtype is None else jax.dtypes.canonicalize_dtype(jnp.dtype(dtype))
         if isinstance(x, jax.Array):
-            x = replicate(x)
-            return x if wanted is None or x.dtype == wanted else x.astype(wanted)
+            whole: jax.Array = replicate(x)
+            return whole if wanted is None or x.dtype == wanted else whole.astype(wanted)
         if isinstance(x, (np.ndarray, np.generic)) and wanted is None:
             # said explicitly: JAX warns where it has to narrow float64
             wanted = jax.dtypes.canonicalize_dtype(x.dtype)

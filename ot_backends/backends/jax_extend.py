@@ -37,6 +37,7 @@ __all__ = [
     "Primitive",
     "ad",
     "batching",
+    "explicit_spec",
     "has_tangent",
     "mlir",
     "output_types",
@@ -89,27 +90,45 @@ def _cast(x: Any, axes: tuple[Any, ...]) -> Any:
     return _jax.lax.pvary(x, axes)
 
 
+def explicit_spec(x: Any) -> tuple[Any, ...]:
+    """Return the *Explicit* mesh axes that split each dimension of `x`; None where none do."""
+    sharding = getattr(jax.typeof(x), "sharding", None)
+    return (None,) * x.ndim if sharding is None else tuple(sharding.spec)
+
+
 def replicate(x: Any) -> Any:
     """Return `x` whole on every device where *Explicit* mesh axes split it, else `x` itself."""
-    sharding = getattr(jax.typeof(x), "sharding", None)
-    if sharding is None or all(part is None for part in sharding.spec):
+    if not any(explicit_spec(x)):
         return x
+    sharding = jax.typeof(x).sharding
     whole = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec(*[None] * x.ndim))
     return jax.sharding.reshard(x, whole)
 
 
-def output_types(shapes: Sequence[tuple[tuple[int, ...], Any]], avals: Avals) -> list[Any]:
-    """Return the types of outputs computed from all of `avals`: varying as they are, replicated."""
+def output_types(
+    shapes: Sequence[tuple[tuple[int, ...], Any]], avals: Avals, batch_ndim: int
+) -> list[Any]:
+    """Return the types of outputs that are computed from all of `avals`.
+
+    They vary over the mesh axes that any input varies over. Under Explicit mesh axes the leading
+    `batch_ndim` dimensions are split as the inputs' are, the others whole.
+    """
     if not avals:
         return [ShapedArray(shape, dtype) for shape, dtype in shapes]
     like = max(avals, key=lambda a: (len(_varying(a)), not a.sharding.mesh.empty))
+    split = [
+        next((a.sharding.spec[d] for a in avals if a.sharding.spec[d] is not None), None)
+        for d in range(batch_ndim)
+    ]
     spec: Any = jax.sharding.PartitionSpec
     return [
         like.update(
             shape=shape,
             dtype=np.dtype(dtype),
             weak_type=False,
-            sharding=jax.sharding.NamedSharding(like.sharding.mesh, spec(*[None] * len(shape))),
+            sharding=jax.sharding.NamedSharding(
+                like.sharding.mesh, spec(*split, *[None] * (len(shape) - batch_ndim))
+            ),
         )
         for shape, dtype in shapes
     ]

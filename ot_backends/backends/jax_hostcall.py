@@ -8,16 +8,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 
-from ..errors import HostFunctionError, NotDifferentiableError
+from ..errors import HostFunctionError, NotDifferentiableError, UnsupportedTransformError
 from .jax_extend import (
     Primitive,
     ad,
     batching,
+    explicit_spec,
     has_tangent,
     output_types,
     register_host_lowering,
-    replicate,
     same_varying,
     zero_tangent,
 )
@@ -36,7 +37,7 @@ def host_call(
     specs = tuple(ArraySpec(s.shape, _allowed(s.dtype).name) for s in outs.specs)
     return tuple(
         host_call_p.bind(
-            *same_varying([replicate(x) for x in args]),
+            *same_varying(args),
             fn=fn,
             outs=Outputs(specs, outs.single),
             batch_ndim=0,
@@ -74,30 +75,24 @@ def _call(
 def _impl(*args: jax.Array, **params: Any) -> list[jax.Array]:
     # Concrete arrays: no program to compile, and an exception of fn is the one that the user sees.
     # The memory is ours alone (copy=True), so that JAX may use it without copying again.
-    placement = _placement(args)
     results = _call([np.asarray(x) for x in args], copy=True, **params)
-    if placement is None:
-        return [jnp.asarray(r) for r in results]
-    return [jax.device_put(r, placement) for r in results]
+    mesh = next((x.sharding.mesh for x in args if isinstance(x.sharding, NamedSharding)), None)
+    if mesh is not None:  # spread over several devices: as a traced call types its outputs
+        types = _abstract_eval(*map(jax.typeof, args), **params)
+        places = [NamedSharding(mesh, t.sharding.spec) for t in types]
+        return [jax.device_put(r, place) for r, place in zip(results, places, strict=True)]
+    pinned = next((x.sharding for x in args if x.committed), None)
+    return [jnp.asarray(r) if pinned is None else jax.device_put(r, pinned) for r in results]
 
 
 host_call_p.def_impl(_impl)
 
 
-def _placement(args: Sequence[jax.Array]) -> jax.sharding.Sharding | None:
-    # Where the inputs are pinned to; whole on every device where they are spread over a mesh.
-    for x in args:
-        sharding = x.sharding
-        if isinstance(sharding, jax.sharding.NamedSharding):
-            return jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec())
-        if len(sharding.device_set) == 1 and getattr(x, "committed", True):
-            return sharding
-    return None
-
-
 def _abstract_eval(*avals: Any, outs: Outputs, batch_ndim: int, **_: Any) -> list[Any]:
     batch = np.broadcast_shapes(*(a.shape[:batch_ndim] for a in avals))
-    return output_types([(batch + s.shape, jnp.dtype(s.dtype)) for s in outs.specs], avals)
+    return output_types(
+        [(batch + s.shape, jnp.dtype(s.dtype)) for s in outs.specs], avals, batch_ndim
+    )
 
 
 host_call_p.def_abstract_eval(_abstract_eval)
@@ -105,6 +100,7 @@ host_call_p.def_abstract_eval(_abstract_eval)
 
 def _batch(args: Sequence[Any], dims: Sequence[int | None], **params: Any) -> tuple[Any, Any]:
     # One more leading dimension on every argument; of size 1 where the argument is shared.
+    _check_explicit_axes(args, dims, params["fn"])
     front = [
         jnp.expand_dims(x, 0) if d is None else jnp.moveaxis(x, d, 0)
         for x, d in zip(args, dims, strict=True)
@@ -115,6 +111,23 @@ def _batch(args: Sequence[Any], dims: Sequence[int | None], **params: Any) -> tu
 
 
 batching.primitive_batchers[host_call_p] = _batch
+
+
+def _check_explicit_axes(
+    args: Sequence[Any], dims: Sequence[int | None], fn: Callable[..., Any]
+) -> None:
+    # JAX cannot index a shared array by indices that are split over Explicit axes, as every use of
+    # a basis does; said here, where the reason is known.
+    split = [
+        d is not None and explicit_spec(x)[d] is not None for x, d in zip(args, dims, strict=True)
+    ]
+    if any(split) and not all(split):
+        raise UnsupportedTransformError(
+            f"{host_name(fn)}: jax.vmap over a dimension that Explicit mesh axes split needs every "
+            f"argument split like that, but only {sum(split)} of {len(split)} are. Use "
+            "jax.shard_map over the mesh (each device then solves its own problems), pass the "
+            "batch to ot_backends.solve without vmap, or make the mesh axes Auto"
+        )
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
