@@ -28,6 +28,10 @@ class Framework:
     def arrays(self, *xs: Any, dtype: str = "float64") -> list[Any]:
         return [self.array(x, dtype) for x in xs]
 
+    def fast(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """f as one program where it would otherwise be compiled operation by operation (JAX)."""
+        return f
+
     def numpy(self, x: Any) -> np.ndarray:
         return to_numpy(x)
 
@@ -49,6 +53,8 @@ class JaxFramework(Framework):
 
     def jit(self, f: Callable[..., Any]) -> Callable[..., Any]:
         return self.jax.jit(f)
+
+    fast = jit
 
     def vmap(self, f: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
         return self.jax.vmap(f, in_axes)

@@ -132,7 +132,7 @@ def check_result(
     """Assert that ``result`` (one problem, no batch) solves (a, b, M).
 
     Feasible, optimal by duality, with HiGHS's value. ``rtol`` is relative to the total mass for
-    marginals, to the largest cost on the tree for potentials, and to <plan, |M|> for the value.
+    marginals, to the largest cost on the tree for potentials, to <plan, |M|> for the value.
     """
     a, b, M = (to_numpy(x).astype(np.float64) for x in (a, b, M))
     value, plan, u, v = (

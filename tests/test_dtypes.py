@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -18,10 +17,9 @@ FLOATS = ["float64", "float32", "float16", "bfloat16"]
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
-@pytest.fixture(params=list(frameworks.ALL))
-def fw(request: pytest.FixtureRequest) -> Iterator[Any]:
-    with frameworks.use(request.param) as framework:
-        yield framework
+@pytest.fixture
+def fw(framework: Any) -> Any:
+    return framework
 
 
 def dtype_name(x: Any) -> str:

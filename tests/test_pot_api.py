@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import frameworks
@@ -19,10 +19,9 @@ from ot_backends.errors import IterationLimitError, ProblemError
 SAME = [prob(6, 5, 0), prob(5, 9, 1), by_name("counts")]
 
 
-@pytest.fixture(params=list(frameworks.ALL))
-def fw(request: pytest.FixtureRequest) -> Iterator[Any]:
-    with frameworks.use(request.param) as framework:
-        yield framework
+@pytest.fixture
+def fw(framework: Any) -> Any:
+    return framework
 
 
 @pytest.mark.parametrize("name", ["emd", "emd2"])
@@ -199,10 +198,12 @@ def test_check_marginals(fw: Any) -> None:
 def test_iteration_limit(fw: Any, limit: int) -> None:
     p = prob(60, 60, 5)
     a, b, M = fw.arrays(*p.args)
-    try:
+    value = None
+    with contextlib.suppress(IterationLimitError):
         value = ot_backends.emd2(a, b, M, numItermax=limit)
-    except IterationLimitError as error:
-        assert "numItermax" in str(error) or "max_iterations" in str(error)
-    else:
+    if value is not None:
         assert float(value) == pytest.approx(judge.reference_value(*p.args), rel=1e-12)
+    if limit == 1:  # no solver finds 119 edges in one pivot
+        with pytest.raises(IterationLimitError, match="numItermax"):
+            ot_backends.emd2(a, b, M, numItermax=limit)
     assert float(ot_backends.emd2(a, b, M, numItermax=10**6)) == pytest.approx(0.030865, abs=1e-6)
