@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["get_backend", "load_backend"]
 
-# name -> module and class of the backend, and the framework that it needs
-_BACKENDS = {
-    "numpy": ("numpy_backend", "NumpyBackend", "numpy"),
-    "jax": ("jax_backend", "JaxBackend", "jax"),
-    "torch": ("torch_backend", "TorchBackend", "torch"),
-}
 _loaded: dict[str, Backend] = {}
 _kinds: dict[type, str] = {}
 _NEUTRAL = "neutral"  # lists and scalars: at home beside any array
@@ -67,22 +60,31 @@ def load_backend(name: str) -> Backend:
     """Return the backend called `name` ("numpy", "jax" or "torch"), importing its framework."""
     backend = _loaded.get(name)
     if backend is None:
-        try:
-            module, cls, framework = _BACKENDS[name]
-        except KeyError:
-            raise ValueError(
-                f"backend: must be one of {', '.join(map(repr, _BACKENDS))}, but is {name!r}"
-            ) from None
-        try:
-            importlib.import_module(framework)
-        except ImportError as error:
-            raise MissingBackendError(
-                f"the {name} backend needs {framework}, which cannot be imported ({error}); "
-                f'pip install "ot_backends[{name}]"'
-            ) from error
-        backend = getattr(importlib.import_module(f".{module}", __package__), cls)()
-        _loaded[name] = backend
+        backend = _loaded[name] = _load(name)
     return backend
+
+
+def _load(name: str) -> Backend:
+    # Import statements, which Dynamo executes where a first call is inside torch.compile.
+    try:
+        if name == "numpy":
+            from .numpy_backend import NumpyBackend
+
+            return NumpyBackend()
+        if name == "jax":
+            from .jax_backend import JaxBackend
+
+            return JaxBackend()
+        if name == "torch":
+            from .torch_backend import TorchBackend
+
+            return TorchBackend()
+    except ImportError as error:
+        raise MissingBackendError(
+            f"the {name} backend needs {name}, which cannot be imported ({error}); "
+            f'pip install "ot_backends[{name}]"'
+        ) from error
+    raise ValueError(f"backend: must be 'numpy', 'jax' or 'torch', but is {name!r}")
 
 
 def _kind(x: Any) -> str:

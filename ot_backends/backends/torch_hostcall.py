@@ -197,11 +197,11 @@ def _constant(x: Any) -> tuple[Any, Any, Any]:
     if isinstance(x, (int, float, str)):
         # As a key of a dictionary a number is specialised: Dynamo makes no symbol of it.
         return next(iter({x: None})), None, None
-    if isinstance(x, (tuple, list)):
+    if isinstance(x, (tuple, list)) and not hasattr(x, "_fields"):
         return tuple, tuple([_constant(part) for part in x]), None
     if _is_value(x):
         # It may have been made in traced code, where the object does not exist.
-        parts = [(field.name, *_constant(getattr(x, field.name))) for field in _fields(x)]
+        parts = [(name, *_constant(getattr(x, name))) for name in _field_names(x)]
         return type(x), tuple(parts), None
     if not isinstance(x, np.ufunc) and hasattr(x, "shape") and hasattr(x, "dtype"):
         shape = tuple([_constant(size) for size in x.shape])
@@ -211,20 +211,26 @@ def _constant(x: Any) -> tuple[Any, Any, Any]:
 
 
 def _is_value(x: Any) -> bool:
-    """Whether `x` is a dataclass of constants, so that it can be told and rebuilt by its fields."""
+    """Whether `x` is a dataclass or NamedTuple of constants, which its fields tell and rebuild."""
+    if isinstance(x, tuple):
+        return hasattr(x, "_fields") and all(_is_constant(part) for part in x)
     if isinstance(x, (type, np.ufunc, types.FunctionType)) or not dataclasses.is_dataclass(x):
         return False
-    return all(f.compare and _is_constant(getattr(x, f.name)) for f in _fields(x))
+    if not all(field.compare or not field.init for field in dataclasses.fields(x)):
+        return False  # it holds something that its equality does not speak of
+    return all(_is_constant(getattr(x, name)) for name in _field_names(x))
 
 
 def _is_constant(x: Any) -> bool:
-    if isinstance(x, tuple):
+    if isinstance(x, tuple) and not hasattr(x, "_fields"):
         return all(_is_constant(part) for part in x)
     return x is None or isinstance(x, (int, float, str, types.FunctionType)) or _is_value(x)
 
 
-def _fields(x: Any) -> list[Any]:
-    return [field for field in dataclasses.fields(x) if field.init]
+def _field_names(x: Any) -> list[str]:
+    if isinstance(x, tuple):
+        return list(x._fields)  # type: ignore[attr-defined]
+    return [field.name for field in dataclasses.fields(x) if field.init]
 
 
 def _rebuild(x: Any, parts: Any) -> Any:
@@ -312,4 +318,7 @@ def _to_device(x: np.ndarray[Any, Any], dtype: str, device: torch.device) -> tor
     if device.type == "cuda":
         # The caching allocator keeps pinned memory until the copy from it has run.
         tensor = tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device=device, dtype=torch_dtype(dtype))
+    wanted = torch_dtype(dtype)
+    if tensor.dtype is wanted and device.type == "cpu":
+        return tensor
+    return tensor.to(device=device, dtype=wanted)

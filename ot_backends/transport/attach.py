@@ -12,8 +12,7 @@ derivative rule is involved, so every transform of every framework applies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..basis import tree_costs, tree_flow, tree_potentials
@@ -28,29 +27,36 @@ class Attached:
 
     problem: Problem
     host: Optimum
+    # Not functools.cached_property: Dynamo does not trace its lock (Python 3.11).
+    _b: Array = field(default=None, init=False)
+    _cost: Array = field(default=None, init=False)
 
-    @cached_property
-    def live(self) -> bool:
-        """Whether anything may be differentiated."""
-        return self.problem.nx.tracks(self.problem.a, self.problem.b, self.problem.M)
+    def __post_init__(self) -> None:
+        """Ask once whether anything may be differentiated."""
+        self.live = self.problem.nx.tracks(self.problem.a, self.problem.b, self.problem.M)
 
-    @cached_property
+    @property
     def a(self) -> Array:
         """``a`` in the carried type."""
         return self.problem.carry(self.problem.a)
 
-    @cached_property
+    @property
     def b(self) -> Array:
         """b' = b * sum(a) / sum(b) in the carried type."""
-        xp, b = self.problem.nx.xp, self.problem.carry(self.problem.b)
-        return b * (xp.sum(self.a, axis=-1, keepdims=True) / xp.sum(b, axis=-1, keepdims=True))
+        if self._b is None:
+            xp, b = self.problem.nx.xp, self.problem.carry(self.problem.b)
+            scale = xp.sum(self.a, axis=-1, keepdims=True) / xp.sum(b, axis=-1, keepdims=True)
+            self._b = b * scale
+        return self._b
 
-    @cached_property
+    @property
     def cost(self) -> Array:
         """Costs on the tree edges (..., n + m - 1), 0 on virtual ones."""
-        problem, host = self.problem, self.host
-        cost = tree_costs(problem.nx.xp, problem.M, host.rows, host.cols, host.virtual)
-        return problem.carry(cost)
+        if self._cost is None:
+            problem, host = self.problem, self.host
+            cost = tree_costs(problem.nx.xp, problem.M, host.rows, host.cols, host.virtual)
+            self._cost = problem.carry(cost)
+        return self._cost
 
 
 def flow(x: Attached) -> Array:
