@@ -84,7 +84,7 @@ def _load(name: str) -> Backend:
             f"the {name} backend needs {name}, which cannot be imported ({error}); "
             f'pip install "ot_backends[{name}]"'
         ) from error
-    raise ValueError(f"backend: must be 'numpy', 'jax' or 'torch', but is {name!r}")
+    raise ValueError(f"backend: must be one of 'numpy', 'jax', 'torch', but is {name!r}")
 
 
 def _kind(x: Any) -> str:
