@@ -127,7 +127,7 @@ SHAPES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
     "a of length 1": ("a", (1,), (5,), (6, 5)),
     "M a vector": ("M", (6,), (5,), (6,)),
     "M a scalar": ("M", (6,), (5,), ()),
-    "batches that differ": ("a", (3, 6), (5,), (2, 6, 5)),
+    "batches that differ": ("M", (3, 6), (5,), (2, 6, 5)),
 }
 
 
