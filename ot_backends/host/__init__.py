@@ -4,6 +4,7 @@ from .batch import HostSolve, available_threads
 from .check import check_shapes, mass_tolerance
 from .pot_kernel import load_kernel
 from .problem import Options, Solution
+from .which import kernel_name
 
 __all__ = [
     "HostSolve",
@@ -11,6 +12,7 @@ __all__ = [
     "Solution",
     "available_threads",
     "check_shapes",
+    "kernel_name",
     "load_kernel",
     "mass_tolerance",
 ]
