@@ -47,16 +47,20 @@ class Solution(NamedTuple):
 
 def empty_solution(batch: tuple[int, ...], n: int, m: int) -> Solution:
     """Allocate the solutions of a batch."""
-    edges, nodes = (*batch, n + m - 1), (*batch, n + m)
-    shapes = Solution(
-        value=batch, u=(*batch, n), v=(*batch, m), flow=edges, rows=edges, cols=edges, order=nodes,
-        size=nodes, virtual=edges, basis=nodes, dual=batch, violation=batch, iterations=batch,
+
+    def real(*core: int) -> Float:
+        return np.empty((*batch, *core), np.float64)
+
+    def integer(*core: int) -> Int:
+        return np.empty((*batch, *core), np.int32)
+
+    edges, nodes = n + m - 1, n + m
+    return Solution(
+        value=real(), u=real(n), v=real(m), flow=real(edges), rows=integer(edges),
+        cols=integer(edges), order=integer(nodes), size=integer(nodes),
+        virtual=np.empty((*batch, edges), bool), basis=integer(nodes), dual=real(),
+        violation=real(), iterations=integer(),
     )  # fmt: skip
-    integers = {"rows", "cols", "order", "size", "basis", "iterations"}
-    return Solution(*(
-        np.empty(shape, np.int32 if name in integers else bool if name == "virtual" else np.float64)
-        for name, shape in zip(Solution._fields, shapes, strict=True)
-    ))  # fmt: skip
 
 
 class Options(NamedTuple):
