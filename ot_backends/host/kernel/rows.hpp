@@ -1,0 +1,212 @@
+// The loops over one row of costs: the smallest c_j + q_j, the two smallest, and v_j = min(v_j, c_j - u).
+// Written once with the compilers' vector types and compiled for several instruction sets; the fastest
+// that the processor has is chosen at run time. No sum is reordered and nothing is contracted, so that
+// every instruction set gives the same bits. NaN never compares smaller, hence never wins.
+#pragma once
+#include <cstring>
+
+#include "types.hpp"
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define OTB_X86 1
+#define OTB_AVX2 __attribute__((target("avx2")))
+#define OTB_AVX512 __attribute__((target("avx512f,avx512dq,avx512vl,prefer-vector-width=512")))
+#endif
+#define OTB_INLINE __attribute__((always_inline)) inline
+
+namespace otb {
+
+struct Best {
+    double value = INF;  // +inf: the row has no finite c_j + q_j
+    i32 index = -1;      // the first that attains it
+};
+
+struct TwoBest {
+    Best best;
+    double second = INF;
+};
+
+namespace rows_detail {
+
+template <int W> struct Vec {
+    typedef double D __attribute__((vector_size(W * 8)));
+    typedef i64 L __attribute__((vector_size(W * 8)));
+    typedef float F __attribute__((vector_size(W * 4)));
+};
+
+template <int W> OTB_INLINE typename Vec<W>::D load(const double* x) {
+    typename Vec<W>::D r;
+    std::memcpy(&r, x, sizeof r);
+    return r;
+}
+template <int W> OTB_INLINE typename Vec<W>::D load(const float* x) {
+    typename Vec<W>::F r;
+    std::memcpy(&r, x, sizeof r);
+    return __builtin_convertvector(r, typename Vec<W>::D);
+}
+
+template <class T, int W, bool Check>
+OTB_INLINE Best best(const T* c, const double* q, i32 m, bool* unordered) {
+    using D = typename Vec<W>::D;
+    using L = typename Vec<W>::L;
+    Best r;
+    i32 j = 0;
+    bool bad = false;
+    if (m >= 4 * W) {
+        D low[4];
+        L at[4], now, nan = {};
+        for (int k = 0; k < 4; k++) low[k] = D{} + INF, at[k] = L{} - 1;
+        for (int k = 0; k < W; k++) now[k] = k;
+        for (; j + 4 * W <= m; j += 4 * W) {
+#pragma GCC unroll 4
+            for (int k = 0; k < 4; k++) {
+                D cost = load<W>(c + j + k * W);
+                D x = cost + load<W>(q + j + k * W);
+                L less = x < low[k];
+                low[k] = less ? x : low[k];
+                at[k] = less ? now : at[k];
+                if (Check) nan |= cost != cost;
+            }
+            now += 4 * W;
+        }
+        for (int k = 0; k < 4; k++)
+            for (int l = 0; l < W; l++) {
+                i32 index = static_cast<i32>(at[k][l]) + (at[k][l] < 0 ? 0 : k * W);
+                if (low[k][l] < r.value || (low[k][l] == r.value && index >= 0 && index < r.index))
+                    r.value = low[k][l], r.index = index;
+            }
+        if (Check)
+            for (int l = 0; l < W; l++) bad |= nan[l] != 0;
+    }
+    for (; j < m; j++) {
+        double cost = c[j], x = cost + q[j];
+        if (x < r.value) r.value = x, r.index = j;
+        if (Check) bad |= cost != cost;
+    }
+    if (Check) *unordered = bad;
+    return r;
+}
+
+template <class T, int W> OTB_INLINE TwoBest two_best(const T* c, const double* q, i32 m) {
+    using D = typename Vec<W>::D;
+    using L = typename Vec<W>::L;
+    TwoBest r;
+    i32 j = 0;
+    if (m >= 2 * W) {
+        D low[2], low2[2];
+        L at[2], now;
+        for (int k = 0; k < 2; k++) low[k] = low2[k] = D{} + INF, at[k] = L{} - 1;
+        for (int k = 0; k < W; k++) now[k] = k;
+        for (; j + 2 * W <= m; j += 2 * W) {
+#pragma GCC unroll 2
+            for (int k = 0; k < 2; k++) {
+                D x = load<W>(c + j + k * W) + load<W>(q + j + k * W);
+                L less = x < low[k];
+                D loser = less ? low[k] : x;  // the larger of the two, or NaN
+                low[k] = less ? x : low[k];
+                at[k] = less ? now : at[k];
+                low2[k] = loser < low2[k] ? loser : low2[k];
+            }
+            now += 2 * W;
+        }
+        for (int k = 0; k < 2; k++)
+            for (int l = 0; l < W; l++) {
+                i32 index = static_cast<i32>(at[k][l]) + (at[k][l] < 0 ? 0 : k * W);
+                double x = low[k][l], x2 = low2[k][l];
+                if (x < r.best.value || (x == r.best.value && index >= 0 && index < r.best.index)) {
+                    if (r.best.value < r.second) r.second = r.best.value;
+                    r.best.value = x, r.best.index = index;
+                } else if (x < r.second) {
+                    r.second = x;
+                }
+                if (x2 < r.second) r.second = x2;
+            }
+    }
+    for (; j < m; j++) {
+        double x = static_cast<double>(c[j]) + q[j];
+        if (x < r.best.value) {
+            r.second = r.best.value;
+            r.best.value = x, r.best.index = j;
+        } else if (x < r.second) {
+            r.second = x;
+        }
+    }
+    return r;
+}
+
+template <class T, int W> OTB_INLINE void lower(const T* c, double u, double* v, i32 m) {
+    using D = typename Vec<W>::D;
+    i32 j = 0;
+    for (; j + W <= m; j += W) {
+        D x = load<W>(c + j) - u, y = load<W>(v + j);
+        y = x < y ? x : y;
+        std::memcpy(v + j, &y, sizeof y);
+    }
+    for (; j < m; j++) {
+        double x = static_cast<double>(c[j]) - u;
+        if (x < v[j]) v[j] = x;
+    }
+}
+
+}  // namespace rows_detail
+
+// The three loops (and the first with a check for NaN) for one instruction set.
+template <class T> struct RowLoops {
+    Best (*best)(const T* c, const double* q, i32 m);
+    Best (*best_checked)(const T* c, const double* q, i32 m, bool* unordered);
+    TwoBest (*two_best)(const T* c, const double* q, i32 m);
+    void (*lower)(const T* c, double u, double* v, i32 m);
+};
+
+#define OTB_ROW_LOOPS(NAME, TARGET, WIDTH)                                                        \
+    template <class T> struct NAME {                                                              \
+        TARGET static Best best(const T* c, const double* q, i32 m) {                             \
+            return rows_detail::best<T, WIDTH, false>(c, q, m, nullptr);                          \
+        }                                                                                         \
+        TARGET static Best best_checked(const T* c, const double* q, i32 m, bool* unordered) {    \
+            return rows_detail::best<T, WIDTH, true>(c, q, m, unordered);                         \
+        }                                                                                         \
+        TARGET static TwoBest two_best(const T* c, const double* q, i32 m) {                      \
+            return rows_detail::two_best<T, WIDTH>(c, q, m);                                      \
+        }                                                                                         \
+        TARGET static void lower(const T* c, double u, double* v, i32 m) {                        \
+            rows_detail::lower<T, WIDTH>(c, u, v, m);                                             \
+        }                                                                                         \
+        static RowLoops<T> all() { return {best, best_checked, two_best, lower}; }                \
+    };
+
+OTB_ROW_LOOPS(PortableRows, , 2)
+#ifdef OTB_X86
+OTB_ROW_LOOPS(Avx2Rows, OTB_AVX2, 4)
+OTB_ROW_LOOPS(Avx512Rows, OTB_AVX512, 8)
+#endif
+#undef OTB_ROW_LOOPS
+
+enum class Isa { portable, avx2, avx512 };
+
+inline Isa detect_isa() {
+#ifdef OTB_X86
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        return Isa::avx512;
+    if (__builtin_cpu_supports("avx2")) return Isa::avx2;
+#endif
+    return Isa::portable;
+}
+
+// The instruction set in use; tests set it to a lesser one to compare.
+inline Isa& isa() {
+    static Isa chosen = detect_isa();
+    return chosen;
+}
+
+template <class T> inline RowLoops<T> row_loops() {
+#ifdef OTB_X86
+    if (isa() == Isa::avx512) return Avx512Rows<T>::all();
+    if (isa() == Isa::avx2) return Avx2Rows<T>::all();
+#endif
+    return PortableRows<T>::all();
+}
+
+}  // namespace otb

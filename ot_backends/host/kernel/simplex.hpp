@@ -1,0 +1,178 @@
+// The driver: price row by row, pivot on the best cell of a row, until a whole round finds nothing.
+#pragma once
+#include <cmath>
+
+#include "check.hpp"
+#include "join.hpp"
+#include "masses.hpp"
+#include "repair.hpp"
+#include "start.hpp"
+#include "stop.hpp"
+
+namespace otb {
+
+// A cell enters if its reduced cost is under -tolerance * (|M_ij| + |q_j| + |u_i|): relative to its own
+// terms, because forbidden cells are often coded as 1e30. A few roundings of those terms.
+inline constexpr double TOLERANCE = 1e-15;
+
+struct SimplexCounts {
+    i64 pivots = 0, priced = 0;
+    double violation = 0;  // the largest v_j + u_i - M_ij of the last round
+};
+
+template <class Cost> class Simplex {
+public:
+    Simplex(Workspace& w, const Cost& cost, const Options& options, Stopper& stopper)
+        : w_(w), cost_(cost), options_(options), stopper_(stopper),
+          loops_(row_loops<typename Cost::Cell>()) {}
+
+    SimplexCounts counts;
+    BadCell bad;  // set where run() says that a cell is bad
+
+    // The masses are in w; basis may be null.
+    Status run(const i32* basis) {
+        Tree& t = w_.tree;
+        const i32 N = t.R;
+        w_.supply.resize(N + 1), w_.pot.resize(N + 1);
+        w_.rows.clear();
+        w_.joined = false, w_.slack = 0;
+        for (i32 i = 0; i < t.n; i++)
+            if (w_.mass_a[i]) w_.rows.push_back(i);
+        bool warm = basis && read_basis(w_, basis);
+        if (warm) {
+            prune_basis(w_, cost_);
+        } else {
+            GreedyStart<Cost> start(w_, cost_);
+            bad = start.run();
+            if (bad.status != Status::optimal) return bad.status;
+        }
+        settle(w_, cost_, warm);
+        check_tree(w_);
+        checked_ = warm ? 0 : w_.rows.size();
+        return improve();
+    }
+
+private:
+    Workspace& w_;
+    const Cost& cost_;
+    const Options& options_;
+    Stopper& stopper_;
+    RowLoops<typename Cost::Cell> loops_;
+    std::size_t checked_ = 0;  // rows looked through for NaN
+    double tolerance_ = TOLERANCE;
+    i64 patience_ = 0;  // pivots until the tolerance doubles, so that rounding can't make it cycle
+
+    Status improve() {
+        bool limit_known = false;
+        double limit = 0;
+        patience_ = 200 * static_cast<i64>(w_.tree.R) + 10000;
+        for (;;) {
+            Status s = price_rounds();
+            if (s != Status::optimal) return s;
+            if (w_.big == 0) return s;
+            i64 flow = artificial_flow(w_);
+            if (flow > 0) {
+                // No finite plan needs artificial edges once they cost more than any path.
+                if (!limit_known) limit = 4.0 * (w_.tree.R + 1) * largest_cost(w_, cost_), limit_known = true;
+                if (w_.big < limit) {
+                    preorder(w_);
+                    raise_artificials(w_, 7 * w_.big);
+                    w_.big *= 8;
+                    refresh_potentials(w_, cost_);
+                    continue;
+                }
+                if (static_cast<double>(flow) > options_.balance * static_cast<double>(TOTAL_MASS))
+                    return Status::infeasible;
+            }
+            preorder(w_);
+            w_.big = 0;
+            if (!Join<Cost>(w_, cost_).run()) return s;
+            w_.joined = true, w_.slack = flow;
+            check_tree(w_);
+        }
+    }
+
+    // Rounds over the rows until one finds no cell to enter under fresh potentials.
+    Status price_rounds() {
+        const std::size_t count = w_.rows.size();
+        std::size_t k = 0, clean = 0;
+        i64 stale = 0;  // pivots since the potentials were computed from the tree
+        counts.violation = 0;
+        for (;;) {
+            if (clean == count) {
+                if (stale == 0) return Status::optimal;
+                stale = 0;
+                if (refresh_potentials(w_, cost_) <= tolerance_) return Status::optimal;
+                clean = 0, counts.violation = 0;
+            }
+            i32 i = w_.rows[k];
+            if (++k == count) k = 0;
+            if ((++counts.priced & 63) == 0)
+                if (Status s = stopper_.check(); s != Status::optimal) return s;
+            double r;
+            i32 j = entering(i, &r);
+            if (j == BAD) return bad.status;
+            if (j == NONE) {
+                clean++;
+                continue;
+            }
+            if (w_.tree.pivot(i, j, r) < 0) {  // only if artificial edges are too cheap
+                preorder(w_);
+                raise_artificials(w_, 7 * w_.big);
+                w_.big *= 8;
+                refresh_potentials(w_, cost_);
+                clean = 0;
+                continue;
+            }
+            check_tree(w_);
+            clean = 0, counts.violation = 0, stale++;
+            if (++counts.pivots == options_.max_pivots) return Status::iteration_limit;
+            if (counts.pivots > patience_) tolerance_ *= 2, patience_ += patience_ / 2;
+        }
+    }
+
+    static constexpr i32 NONE = -1, BAD = -2;
+
+    // The best cell of row i, if it is to enter; r: its reduced cost.
+    i32 entering(i32 i, double* r) {
+        const Tree& t = w_.tree;
+        const auto* c = cost_.row(i);
+        const double* q = t.q.data();
+        Best b;
+        bool unordered = false;
+        if (checked_ < w_.rows.size()) {
+            checked_++;
+            b = loops_.best_checked(c, q, t.m, &unordered);
+        } else {
+            b = loops_.best(c, q, t.m);
+        }
+        if (unordered || b.value == -INF) {
+            bad = find_bad(i, c, q, t.m);
+            if (bad.status != Status::optimal) return BAD;
+        }
+        const double u = row_potential(w_, cost_, i);
+        *r = b.value - u;
+        if (!(*r < 0)) return NONE;
+        if (*r < -tolerance_ * (std::fabs(c[b.index]) + std::fabs(q[b.index]) + std::fabs(u)))
+            return b.index;
+        // All terms of the smallest are large; a cell with smaller ones may still count.
+        i32 j = -*r > tolerance_ * std::fabs(u) ? entering_with_small_terms(c, u, r) : NONE;
+        if (j == NONE && -*r > counts.violation) counts.violation = -*r;
+        return j;
+    }
+
+    template <class Cell> i32 entering_with_small_terms(const Cell* c, double u, double* r) const {
+        const double* q = w_.tree.q.data();
+        i32 found = NONE;
+        double best = 0;
+        for (i32 j = 0; j < w_.tree.m; j++) {
+            double cell = c[j], x = cell + q[j] - u;
+            if (x < best && x < -tolerance_ * (std::fabs(cell) + std::fabs(q[j]) + std::fabs(u)))
+                best = x, found = j;
+        }
+        if (found != NONE) *r = best;
+        return found;
+    }
+};
+
+}  // namespace otb
