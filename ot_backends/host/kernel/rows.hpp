@@ -45,6 +45,33 @@ template <int W> OTB_INLINE typename Vec<W>::D load(const float* x) {
     return __builtin_convertvector(r, typename Vec<W>::D);
 }
 
+// Smaller value, or equal value and smaller index, of each lane. Only plain comparisons select:
+// compilers take logic on masks apart into scalars.
+template <class D, class L> OTB_INLINE void merge(D& low, L& at, const D& low2, const L& at2) {
+    L smaller = at2 < at ? at2 : at;
+    at = low2 == low ? smaller : at;
+    at = low2 < low ? at2 : at;
+    low = low2 < low ? low2 : low;
+}
+
+// The same over the lanes of one vector.
+template <int W> OTB_INLINE Best reduce(const typename Vec<W>::D& low, const typename Vec<W>::L& at) {
+    if constexpr (W > 2) {
+        constexpr int H = W / 2;
+        typename Vec<H>::D x[2];
+        typename Vec<H>::L k[2];
+        std::memcpy(x, &low, sizeof low);
+        std::memcpy(k, &at, sizeof at);
+        merge(x[0], k[0], x[1], k[1]);
+        return reduce<H>(x[0], k[0]);
+    } else {
+        bool second = (low[1] < low[0]) | ((low[1] == low[0]) & (at[1] < at[0]));
+        double x = second ? low[1] : low[0];
+        i64 k = second ? at[1] : at[0];
+        return {x, x < INF ? static_cast<i32>(k) : -1};
+    }
+}
+
 template <class T, int W, bool Check>
 OTB_INLINE Best best(const T* c, const double* q, i32 m, bool* unordered) {
     using D = typename Vec<W>::D;
@@ -55,8 +82,8 @@ OTB_INLINE Best best(const T* c, const double* q, i32 m, bool* unordered) {
     if (m >= 4 * W) {
         D low[4];
         L at[4], now, nan = {};
-        for (int k = 0; k < 4; k++) low[k] = D{} + INF, at[k] = L{} - 1;
-        for (int k = 0; k < W; k++) now[k] = k;
+        for (int l = 0; l < W; l++) now[l] = l;
+        for (int k = 0; k < 4; k++) low[k] = D{} + INF, at[k] = now;
         for (; j + 4 * W <= m; j += 4 * W) {
 #pragma GCC unroll 4
             for (int k = 0; k < 4; k++) {
@@ -69,12 +96,11 @@ OTB_INLINE Best best(const T* c, const double* q, i32 m, bool* unordered) {
             }
             now += 4 * W;
         }
-        for (int k = 0; k < 4; k++)
-            for (int l = 0; l < W; l++) {
-                i32 index = static_cast<i32>(at[k][l]) + (at[k][l] < 0 ? 0 : k * W);
-                if (low[k][l] < r.value || (low[k][l] == r.value && index >= 0 && index < r.index))
-                    r.value = low[k][l], r.index = index;
-            }
+        for (int k = 1; k < 4; k++) at[k] += k * W;
+        merge(low[0], at[0], low[1], at[1]);
+        merge(low[2], at[2], low[3], at[3]);
+        merge(low[0], at[0], low[2], at[2]);
+        r = reduce<W>(low[0], at[0]);
         if (Check)
             for (int l = 0; l < W; l++) bad |= nan[l] != 0;
     }
@@ -95,8 +121,8 @@ template <class T, int W> OTB_INLINE TwoBest two_best(const T* c, const double* 
     if (m >= 2 * W) {
         D low[2], low2[2];
         L at[2], now;
-        for (int k = 0; k < 2; k++) low[k] = low2[k] = D{} + INF, at[k] = L{} - 1;
-        for (int k = 0; k < W; k++) now[k] = k;
+        for (int l = 0; l < W; l++) now[l] = l;
+        for (int k = 0; k < 2; k++) low[k] = low2[k] = D{} + INF, at[k] = now;
         for (; j + 2 * W <= m; j += 2 * W) {
 #pragma GCC unroll 2
             for (int k = 0; k < 2; k++) {
@@ -109,18 +135,15 @@ template <class T, int W> OTB_INLINE TwoBest two_best(const T* c, const double* 
             }
             now += 2 * W;
         }
-        for (int k = 0; k < 2; k++)
-            for (int l = 0; l < W; l++) {
-                i32 index = static_cast<i32>(at[k][l]) + (at[k][l] < 0 ? 0 : k * W);
-                double x = low[k][l], x2 = low2[k][l];
-                if (x < r.best.value || (x == r.best.value && index >= 0 && index < r.best.index)) {
-                    if (r.best.value < r.second) r.second = r.best.value;
-                    r.best.value = x, r.best.index = index;
-                } else if (x < r.second) {
-                    r.second = x;
-                }
-                if (x2 < r.second) r.second = x2;
-            }
+        at[1] += W;
+        D loser = low[1] < low[0] ? low[0] : low[1], second = low2[0] < low2[1] ? low2[0] : low2[1];
+        second = loser < second ? loser : second;
+        merge(low[0], at[0], low[1], at[1]);
+        r.best = reduce<W>(low[0], at[0]);
+        for (int l = 0; l < W; l++) {
+            double x = at[0][l] == r.best.index ? second[l] : low[0][l];
+            r.second = x < r.second ? x : r.second;
+        }
     }
     for (; j < m; j++) {
         double x = static_cast<double>(c[j]) + q[j];
