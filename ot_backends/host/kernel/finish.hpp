@@ -21,6 +21,8 @@ public:
         for (i32 x = 0; x < N_; x++) w_.parent[x] = t_.node[x].parent == t_.R ? -1 : t_.node[x].parent;
         hang_empty_rows();
         hang_empty_columns();
+        for (i32 x = 0; x < N_; x++)
+            if (t_.node[x].parent == Tree::ABSENT) t_.cost[x] = edge_cost(cost_, row_of(x), column_of(x));
         root_at_heaviest();
         write_tree();
         write_flows();
@@ -59,7 +61,7 @@ private:
         for (i32 j : empty) w_.parent[n_ + j] = w_.rows[0];
         for (i32 i : w_.rows) {
             const auto* c = cost_.row(i);
-            const double u = row_potential(w_, cost_, i);
+            const double u = t_.row_potential(i);
             for (std::size_t k = 0; k < empty.size(); k++) {
                 double x = static_cast<double>(c[empty[k]]) - u;
                 if (x < low[k] && x > -INF) low[k] = x, w_.parent[n_ + empty[k]] = i;
@@ -74,7 +76,12 @@ private:
             double weight = x < n_ ? a_[x] : b_[x - n_] * scale_;
             if (weight > most) most = weight, heaviest = x;
         }
-        for (i32 x = heaviest, above = -1; x >= 0;) std::swap(above, w_.parent[x]), std::swap(x, above);
+        double c = 0;
+        for (i32 x = heaviest, above = -1; x >= 0;) {
+            std::swap(c, t_.cost[x]);
+            std::swap(above, w_.parent[x]);
+            std::swap(above, x);
+        }
         preorder(N_, heaviest, [this](i32 x) { return w_.parent[x]; }, w_);
     }
 
@@ -105,7 +112,7 @@ private:
             double f = x < n_ ? net[x] : -net[x];
             f = f > 0 ? f : 0.0;  // under 0 only by rounding
             out_.flow[k - 1] = f;
-            if (f > 0) value += f * edge_cost(cost_, row_of(x), column_of(x));
+            value += f * t_.cost[x];
         }
         *out_.value = value;
     }
@@ -121,8 +128,7 @@ private:
         weigh(w_.order[0]);
         for (i32 k = 1; k < N_; k++) {
             i32 x = w_.order[k];
-            double c = edge_cost(cost_, row_of(x), column_of(x));
-            p[x] = p[w_.parent[x]] + (x < n_ ? c : -c);
+            p[x] = below(t_, x, p[w_.parent[x]]);
             weigh(x);
         }
         double dual = 0;

@@ -17,7 +17,7 @@ public:
     bool run() {
         label();
         const i32 n = t_.n, m = t_.m, count = static_cast<i32>(tops_.size());
-        if (count == 1 && t_.q[m] + w_.offset[tops_[0]] == 0) return false;
+        if (count == 1 && below(t_, tops_[0], t_.q[m]) == 0) return false;
         into_.assign(m, {INF, -1}), out_.assign(n, {INF, -1});
         for (i32 c = 0, step = 1;; step++) {
             add(c);
@@ -28,9 +28,9 @@ public:
         preorder(w_);
         lay_out(w_);
         for (i32 x : w_.order)
-            if (x != t_.R && t_.node[x].parent == t_.R) w_.offset[x] = 0;
+            if (x != t_.R && t_.node[x].parent == t_.R) t_.cost[x] = 0;
         t_.q[m] = 0;
-        refresh_potentials(w_, cost_);
+        refresh_potentials(w_);
         return true;
     }
 
@@ -64,7 +64,7 @@ private:
         for (i32 x : w_.order)
             if (x != t_.R) members_[part_[x]].push_back(x);
         w_.pot[t_.R] = 0;
-        for (i32 i : w_.rows) w_.pot[i] = row_potential(w_, cost_, i);
+        for (i32 i : w_.rows) w_.pot[i] = t_.row_potential(i);
     }
 
     bool outside(i32 x) const { return part_[x] >= 0 && !joined_[part_[x]]; }
@@ -125,7 +125,7 @@ private:
     i32 connect(Edge e) {
         bool row_joined = !outside(e.i);
         i32 x = row_joined ? t_.n + e.j : e.i, above = row_joined ? e.i : t_.n + e.j;
-        reverse_path(t_, x, tops_[part_[x]], above, 0, t_.is_row(x));
+        reverse_path(t_, x, tops_[part_[x]], above, 0, edge_cost(cost_, e.i, e.j), t_.is_row(x));
         return part_[x];
     }
 };

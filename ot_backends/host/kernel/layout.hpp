@@ -15,7 +15,6 @@ struct Workspace {
     std::vector<i32> order;            // nodes below (and with) R, parents first
     std::vector<i32> child, sibling;   // (N + 1) child lists
     std::vector<double> pot;           // (N + 1) potentials of all nodes: u on rows, -v on columns
-    std::vector<double> offset;        // (N + 1) potential minus that of R, of R's children
     std::vector<i32> index, parent, size;
     std::vector<double> rest, sums;
     double big = 0;                    // size of the artificial costs; 0: one child of R, no flow there
@@ -86,13 +85,16 @@ inline void lay_out(Workspace& w) {
     }
 }
 
-// Makes y the top of the tree that `top` was the top of: parents, flows and directions (lowest bit).
-inline void reverse_path(Tree& t, i32 y, i32 top, i32 new_parent, i64 flow, bool goes_up) {
+// Makes y the top of the tree that `top` was the top of: parents, flows, costs and directions
+// (lowest bit of the key).
+inline void reverse_path(Tree& t, i32 y, i32 top, i32 new_parent, i64 flow, double c,
+                         bool goes_up) {
     for (i32 x = y, above = new_parent;;) {
-        Node old = t.node[x];
-        t.node[x] = {flow, above, goes_up ? 1 : 0};
+        const Node old = t.node[x];
+        const double old_cost = t.cost[x];
+        t.node[x] = {flow, above, goes_up ? 1 : 0}, t.cost[x] = c;
         if (x == top) return;
-        above = x, flow = old.flow, goes_up = !(old.key & 1), x = old.parent;
+        above = x, flow = old.flow, c = old_cost, goes_up = !(old.key & 1), x = old.parent;
     }
 }
 

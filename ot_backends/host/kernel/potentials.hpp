@@ -1,4 +1,6 @@
-// Potentials of the tree: M_ij + q_j - u_i = 0 on every edge, q = -v.
+// Potentials of the tree: M_ij + q_j - u_i = 0 on every edge, q = -v. So the potential of a row is that of
+// its parent plus the cost of the edge, the potential of a column that of its parent minus the cost. The
+// cost of an artificial edge is whatever the potential of its lower end is to be.
 #pragma once
 #include <cmath>
 
@@ -13,28 +15,20 @@ template <class Cost> double edge_cost(const Cost& cost, i32 i, i32 j) {
     return std::isfinite(c) ? c : 0.0;
 }
 
-// u_i, from the column above row i.
-template <class Cost> double row_potential(const Workspace& w, const Cost& cost, i32 i) {
-    const Tree& t = w.tree;
-    i32 p = t.node[i].parent;
-    if (p == t.R) return t.q[t.m] + w.offset[i];
-    return edge_cost(cost, i, p - t.n) + t.q[p - t.n];
+inline double below(const Tree& t, i32 x, double parent_potential) {
+    return parent_potential + (t.is_row(x) ? t.cost[x] : -t.cost[x]);
 }
 
-// q afresh from that of R, in the order of the thread. Returns the largest change relative to the size of the terms.
-template <class Cost> double refresh_potentials(Workspace& w, const Cost& cost) {
+// q afresh from that of R, in the order of the thread. Returns the largest change relative to the size
+// of the terms.
+inline double refresh_potentials(Workspace& w) {
     Tree& t = w.tree;
     double drift = 0;
     for (i32 j = t.next[t.m]; j != t.m; j = t.next[j]) {
-        i32 x = t.node[t.n + j].parent;
-        double q, size;
-        if (x == t.R) {
-            q = w.offset[t.n + j], size = std::fabs(q);
-        } else {
-            double u = row_potential(w, cost, x), c = edge_cost(cost, x, j);
-            q = u - c, size = std::fabs(u) + std::fabs(c);
-        }
-        double change = std::fabs(q - t.q[j]);
+        const i32 y = t.n + j, x = t.node[y].parent;
+        const double u = x == t.R ? t.q[t.m] : t.row_potential(x);
+        const double q = u - t.cost[y], size = std::fabs(u) + std::fabs(t.cost[y]);
+        const double change = std::fabs(q - t.q[j]);
         if (change > drift * size) drift = size > 0 ? change / size : INF;
         t.q[j] = q;
     }

@@ -42,7 +42,8 @@ template <class Cost> void prune_basis(Workspace& w, const Cost& cost) {
         }
         double c = t.is_row(x) ? cost.at(x, p - t.n) : cost.at(p, x - t.n);
         bool finite = std::isfinite(c);
-        w.pot[x] = w.pot[p] + (finite ? (t.is_row(x) ? c : -c) : 0.0);
+        t.cost[x] = finite ? c : 0.0;
+        w.pot[x] = below(t, x, w.pot[p]);
         if (!finite) t.node[x].parent = t.R;
     }
     auto empty = [&](i32 x) {
@@ -90,7 +91,7 @@ inline void choose_roots(Workspace& w) {
     }
     if (top >= 0) finish();
     for (std::size_t k = 0; k < w.parent.size(); k += 2)
-        reverse_path(t, w.parent[k], w.parent[k + 1], t.R, 0, true);
+        reverse_path(t, w.parent[k], w.parent[k + 1], t.R, 0, 0.0, true);
     if (!w.parent.empty()) preorder(w);
 }
 
@@ -121,8 +122,8 @@ inline void raise_artificials(Workspace& w, double amount) {
         if (x != t.R && t.node[x].parent == t.R && (main < 0 || t.columns(x) > t.columns(main))) main = x;
     for (i32 x : w.order)
         if (x != t.R && x != main && t.node[x].parent == t.R && t.node[x].flow > 0)
-            w.offset[x] += t.up(x) ? amount : -amount;
-    t.q[t.m] = -w.offset[main];
+            t.cost[x] += t.up(x) == t.is_row(x) ? amount : -amount;
+    t.q[t.m] = -below(t, main, 0.0);
 }
 
 template <class Cost> double largest_cost(const Workspace& w, const Cost& cost) {
@@ -140,14 +141,13 @@ template <class Cost> double largest_cost(const Workspace& w, const Cost& cost) 
 // Artificial edges keep the potentials below them where they were, plus `big` against their flow: first
 // of the order of what the potentials span, which mostly suffices; the driver raises it where not.
 template <class Cost> void price_artificials(Workspace& w, const Cost& cost) {
-    const Tree& t = w.tree;
-    w.offset.resize(t.R + 1);
+    Tree& t = w.tree;
     i32 tops = 0;
     double low = INF, high = -INF;
     for (i32 x : w.order) {
         if (x == t.R) continue;
         low = std::min(low, w.pot[x]), high = std::max(high, w.pot[x]);
-        if (t.node[x].parent == t.R) tops++, w.offset[x] = w.pot[x];
+        if (t.node[x].parent == t.R) tops++, t.cost[x] = t.is_row(x) ? w.pot[x] : -w.pot[x];
     }
     w.big = 0;
     if (tops > 1) {
@@ -158,19 +158,17 @@ template <class Cost> void price_artificials(Workspace& w, const Cost& cost) {
     raise_artificials(w, w.big);
 }
 
-// Potentials of all nodes along the tree; every component starts from 0.
+// Costs of the edges and potentials of all nodes along the tree; every component starts from 0.
 template <class Cost> void all_potentials(Workspace& w, const Cost& cost) {
-    const Tree& t = w.tree;
+    Tree& t = w.tree;
     w.pot[t.R] = 0;
     for (i32 x : w.order) {
         if (x == t.R) continue;
         i32 p = t.node[x].parent;
-        if (p == t.R) {
-            w.pot[x] = 0;
-        } else {
-            double c = t.is_row(x) ? edge_cost(cost, x, p - t.n) : edge_cost(cost, p, x - t.n);
-            w.pot[x] = w.pot[p] + (t.is_row(x) ? c : -c);
-        }
+        t.cost[x] = p == t.R       ? 0.0
+                    : t.is_row(x) ? edge_cost(cost, x, p - t.n)
+                                  : edge_cost(cost, p, x - t.n);
+        w.pot[x] = below(t, x, w.pot[p]);
     }
 }
 
@@ -187,7 +185,7 @@ template <class Cost> void settle(Workspace& w, const Cost& cost, bool warm) {
     lay_out(w);
     price_artificials(w, cost);
     for (i32 j = 0; j < t.m; j++) t.q[j] = w.mass_b[j] ? 0.0 : INF;
-    refresh_potentials(w, cost);
+    refresh_potentials(w);
 }
 
 }  // namespace otb

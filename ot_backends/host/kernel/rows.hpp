@@ -28,6 +28,9 @@ struct TwoBest {
 
 namespace rows_detail {
 
+// Cells ahead to prefetch. Rows follow each other in memory, but hardware prefetching ends with the page.
+inline constexpr int AHEAD = 512;
+
 template <int W> struct Vec {
     typedef double D __attribute__((vector_size(W * 8)));
     typedef i64 L __attribute__((vector_size(W * 8)));
@@ -87,6 +90,7 @@ OTB_INLINE Best best(const T* c, const double* q, i32 m, bool* unordered) {
         for (; j + 4 * W <= m; j += 4 * W) {
 #pragma GCC unroll 4
             for (int k = 0; k < 4; k++) {
+                __builtin_prefetch(c + j + k * W + AHEAD);
                 D cost = load<W>(c + j + k * W);
                 D x = cost + load<W>(q + j + k * W);
                 L less = x < low[k];

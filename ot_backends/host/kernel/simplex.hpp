@@ -78,7 +78,7 @@ private:
                     preorder(w_);
                     raise_artificials(w_, 7 * w_.big);
                     w_.big *= 8;
-                    refresh_potentials(w_, cost_);
+                    refresh_potentials(w_);
                     continue;
                 }
                 if (static_cast<double>(flow) > options_.balance * static_cast<double>(TOTAL_MASS))
@@ -94,47 +94,57 @@ private:
 
     // Rounds over the rows until one finds no cell to enter under fresh potentials.
     Status price_rounds() {
-        const std::size_t count = w_.rows.size();
-        std::size_t k = 0, clean = 0;
         i64 stale = 0;  // pivots since the potentials were computed from the tree
-        counts.violation = 0;
+        std::vector<i32> hot, rest;
         for (;;) {
-            if (clean == count) {
+            i64 before = counts.pivots;
+            counts.violation = 0;
+            hot.clear();
+            if (Status s = price(w_.rows, hot); s != Status::optimal) return s;
+            if (counts.pivots == before) {
                 if (stale == 0) return Status::optimal;
                 stale = 0;
-                if (refresh_potentials(w_, cost_) <= tolerance_) return Status::optimal;
-                clean = 0, counts.violation = 0;
-            }
-            i32 i = w_.rows[k];
-            if (++k == count) k = 0;
-            if ((++counts.priced & 63) == 0)
-                if (Status s = stopper_.check(); s != Status::optimal) return s;
-            double r;
-            i32 j = entering(i, &r);
-            if (j == BAD) return bad.status;
-            if (j == NONE) {
-                clean++;
+                if (refresh_potentials(w_) <= tolerance_) return Status::optimal;
                 continue;
             }
-            if (w_.tree.pivot(i, j, r) < 0) {  // only if artificial edges are too cheap
+            while (!hot.empty()) {
+                rest.clear();
+                if (Status s = price(hot, rest); s != Status::optimal) return s;
+                std::swap(hot, rest);
+            }
+            stale = 1;
+        }
+    }
+
+    // One round over the given rows; those that had a cell to enter are appended to `hot`.
+    Status price(const std::vector<i32>& rows, std::vector<i32>& hot) {
+        for (i32 i : rows) {
+            if ((++counts.priced & 63) == 0)
+                if (Status s = stopper_.check(); s != Status::optimal) return s;
+            double c, r;
+            i32 j = entering(i, &c, &r);
+            if (j == BAD) return bad.status;
+            if (j == NONE) continue;
+            hot.push_back(i);
+            if (w_.tree.pivot(i, j, c, r) < 0) {  // only if artificial edges are too cheap
                 preorder(w_);
                 raise_artificials(w_, 7 * w_.big);
                 w_.big *= 8;
-                refresh_potentials(w_, cost_);
-                clean = 0;
+                refresh_potentials(w_);
+                counts.pivots++;
                 continue;
             }
             check_tree(w_);
-            clean = 0, counts.violation = 0, stale++;
             if (++counts.pivots == options_.max_pivots) return Status::iteration_limit;
             if (counts.pivots > patience_) tolerance_ *= 2, patience_ += patience_ / 2;
         }
+        return Status::optimal;
     }
 
     static constexpr i32 NONE = -1, BAD = -2;
 
-    // The best cell of row i, if it is to enter; r: its reduced cost.
-    i32 entering(i32 i, double* r) {
+    // The best cell of row i, if it is to enter; with its cost and reduced cost.
+    i32 entering(i32 i, double* cell, double* r) {
         const Tree& t = w_.tree;
         const auto* c = cost_.row(i);
         const double* q = t.q.data();
@@ -150,18 +160,18 @@ private:
             bad = find_bad(i, c, q, t.m);
             if (bad.status != Status::optimal) return BAD;
         }
-        const double u = row_potential(w_, cost_, i);
+        const double u = t.row_potential(i);
         *r = b.value - u;
         if (!(*r < 0)) return NONE;
         if (*r < -tolerance_ * (std::fabs(c[b.index]) + std::fabs(q[b.index]) + std::fabs(u)))
-            return b.index;
+            return *cell = c[b.index], b.index;
         // All terms of the smallest are large; a cell with smaller ones may still count.
-        i32 j = -*r > tolerance_ * std::fabs(u) ? entering_with_small_terms(c, u, r) : NONE;
+        i32 j = -*r > tolerance_ * std::fabs(u) ? entering_with_small_terms(c, u, cell, r) : NONE;
         if (j == NONE && -*r > counts.violation) counts.violation = -*r;
         return j;
     }
 
-    template <class Cell> i32 entering_with_small_terms(const Cell* c, double u, double* r) const {
+    template <class Cell> i32 entering_with_small_terms(const Cell* c, double u, double* cost, double* r) const {
         const double* q = w_.tree.q.data();
         i32 found = NONE;
         double best = 0;
@@ -170,7 +180,7 @@ private:
             if (x < best && x < -tolerance_ * (std::fabs(cell) + std::fabs(q[j]) + std::fabs(u)))
                 best = x, found = j;
         }
-        if (found != NONE) *r = best;
+        if (found != NONE) *r = best, *cost = c[found];
         return found;
     }
 };

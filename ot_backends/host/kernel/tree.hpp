@@ -9,7 +9,7 @@
 // can cycle.
 //
 // The preorder list ("thread") holds the columns only. Row potentials are not stored: u_i follows from
-// the column above row i and one cost. So a pivot that moves a leaf row touches one node, and moving a
+// the column above row i and the cost of the edge to it. So a pivot that moves a leaf row touches one node, and moving a
 // subtree costs its number of columns. The columns of a subtree are contiguous in the thread, those of
 // a row right after the column above it, and R is the list's sentinel, as column number m.
 #pragma once
@@ -33,6 +33,7 @@ public:
 
     i32 n = 0, m = 0, R = 0;
     std::vector<Node> node;       // (N + 1)
+    std::vector<double> cost;     // (N + 1) of the edge to the parent
     std::vector<i32> next, prev;  // (m + 1) the thread
     std::vector<i32> first;       // (n) first column of a row's subtree; meaningless for a leaf row
     std::vector<i32> last;        // (N + 1) last column of the subtree; meaningless for a leaf row
@@ -40,7 +41,7 @@ public:
 
     void resize(i32 rows, i32 columns) {
         n = rows, m = columns, R = n + m;
-        node.resize(R + 1), last.resize(R + 1), first.resize(n);
+        node.resize(R + 1), cost.resize(R + 1), last.resize(R + 1), first.resize(n);
         next.resize(m + 1), prev.resize(m + 1), q.resize(m + 1);
     }
 
@@ -49,9 +50,12 @@ public:
     i32 columns(i32 x) const { return node[x].key >> 2; }
     i32 first_column(i32 x) const { return x < n ? first[x] : x - n; }
 
-    // Brings the edge (i, j) with reduced cost r < 0 into the tree. Returns the flow moved, or -1 if
+    // u_i, from M_ij + q_j - u_i = 0 on the edge to the column above; R counts as a column.
+    double row_potential(i32 i) const { return cost[i] + q[node[i].parent - n]; }
+
+    // Brings the edge (i, j) with cost c and reduced cost r < 0 into the tree. Returns the flow moved, or -1 if
     // no edge of the cycle limits it (then the artificial costs are too small) and nothing was done.
-    i64 pivot(i32 i, i32 j, double r);
+    i64 pivot(i32 i, i32 j, double c, double r);
 
 private:
     struct Leaving {
@@ -63,7 +67,7 @@ private:
     Leaving find_leaving(i32 i, i32 j) const;
     void push_flow(i32 i, i32 j, i32 join, i64 d);
     void cut(i32 top);
-    i32 reroot(i32 in, i32 top, i32 out, i64 flow, i32* head);
+    i32 reroot(i32 in, i32 top, i32 out, i64 flow, double c, i32* head);
     void insert(i32 head, i32 tail, i32 out, bool out_is_leaf);
     void move_columns(i32 x, i32 y, i32 count);
     void shift(i32 head, i32 tail, i32 count, double delta);
@@ -114,7 +118,7 @@ inline void Tree::cut(i32 top) {
 // Turns the cut-off subtree of `top` around so that `in` becomes its top and hangs it under `out`: each
 // node of the path in .. top becomes the last child of the one before it. In the thread, what each of
 // them had besides the one before follows in turn. Returns the last column, -1 if there is none.
-inline i32 Tree::reroot(i32 in, i32 top, i32 out, i64 flow, i32* head) {
+inline i32 Tree::reroot(i32 in, i32 top, i32 out, i64 flow, double c, i32* head) {
     Node* t = node.data();
     const i32 total = columns(top);
     i32 x = in, above = out, inside = 0;  // inside: columns of the old subtree one step below
@@ -126,6 +130,8 @@ inline i32 Tree::reroot(i32 in, i32 top, i32 out, i64 flow, i32* head) {
     i32 h = x_first, tail = x_last;
     for (;;) {
         const Node old = t[x];
+        const double old_cost = cost[x];
+        cost[x] = c;
         t[x] = {flow, above, 4 * (total - inside) + (is_row(x) ? 2 : 0) + (goes_up ? 1 : 0)};
         if (x == top) break;
         i32 y = old.parent, y_columns = columns(y);
@@ -157,7 +163,7 @@ inline i32 Tree::reroot(i32 in, i32 top, i32 out, i64 flow, i32* head) {
             tail = rest_last;
         }
         if (x == in && x_columns == 0) first[x] = y - n;  // a leaf row now has the column y below it
-        above = x, flow = old.flow, goes_up = !(old.key & 1), inside = x_columns;
+        above = x, flow = old.flow, c = old_cost, goes_up = !(old.key & 1), inside = x_columns;
         x = y, x_columns = y_columns, x_first = y_first, x_last = y_last;
         x_prev = y_prev, x_next = y_next;
     }
@@ -215,7 +221,7 @@ inline void Tree::shift(i32 head, i32 tail, i32 count, double delta) {
     if (count & 1) p[x] += delta;
 }
 
-inline i64 Tree::pivot(i32 i, i32 j, double r) {
+inline i64 Tree::pivot(i32 i, i32 j, double c, double r) {
     Leaving leaving = find_leaving(i, j);
     if (leaving.child < 0) return -1;
     const i64 d = leaving.flow;
@@ -225,13 +231,14 @@ inline i64 Tree::pivot(i32 i, i32 j, double r) {
     const i32 moved = columns(top), old_parent = node[top].parent;
     if (moved == 0) {  // a leaf row changes the column it hangs on
         node[top] = {d, out, 3};
+        cost[top] = c;
         return d;
     }
     // out's columns without those of the cut subtree: 0 if that was all it had
     const i32 out_columns = columns(out) - (leaving.join == out ? moved : 0);
     cut(top);
     i32 head;
-    i32 tail = reroot(in, top, out, d, &head);
+    i32 tail = reroot(in, top, out, d, c, &head);
     insert(head, tail, out, out_columns == 0);
     move_columns(old_parent, out, moved);
     // r = M_ij + q_j - u_i becomes 0: the cut-off side moves by r, or the other one by -r.
