@@ -19,20 +19,13 @@ inline double below(const Tree& t, i32 x, double parent_potential) {
     return parent_potential + (t.is_row(x) ? t.cost[x] : -t.cost[x]);
 }
 
-// q afresh from that of R, in the order of the thread. Returns the largest change relative to the size
-// of the terms.
-inline double refresh_potentials(Workspace& w) {
+// q afresh from that of R, in the order of the thread.
+inline void refresh_potentials(Workspace& w) {
     Tree& t = w.tree;
-    double drift = 0;
     for (i32 j = t.next[t.m]; j != t.m; j = t.next[j]) {
         const i32 y = t.n + j, x = t.node[y].parent;
-        const double u = x == t.R ? t.q[t.m] : t.row_potential(x);
-        const double q = u - t.cost[y], size = std::fabs(u) + std::fabs(t.cost[y]);
-        const double change = std::fabs(q - t.q[j]);
-        if (change > drift * size) drift = size > 0 ? change / size : INF;
-        t.q[j] = q;
+        t.q[j] = (x == t.R ? t.q[t.m] : t.row_potential(x)) - t.cost[y];
     }
-    return drift;
 }
 
 }  // namespace otb

@@ -92,27 +92,22 @@ private:
         }
     }
 
-    // Rounds over the rows until one finds no cell to enter under fresh potentials.
+    // Full rounds until one finds no cell to enter; after each, rounds over the rows where one did, while
+    // any still does. Potentials are computed afresh before every full round, which costs far less.
     Status price_rounds() {
-        i64 stale = 0;  // pivots since the potentials were computed from the tree
         std::vector<i32> hot, rest;
         for (;;) {
-            i64 before = counts.pivots;
+            const i64 before = counts.pivots;
             counts.violation = 0;
             hot.clear();
             if (Status s = price(w_.rows, hot); s != Status::optimal) return s;
-            if (counts.pivots == before) {
-                if (stale == 0) return Status::optimal;
-                stale = 0;
-                if (refresh_potentials(w_) <= tolerance_) return Status::optimal;
-                continue;
-            }
+            if (counts.pivots == before) return Status::optimal;
             while (!hot.empty()) {
                 rest.clear();
                 if (Status s = price(hot, rest); s != Status::optimal) return s;
                 std::swap(hot, rest);
             }
-            stale = 1;
+            refresh_potentials(w_);
         }
     }
 
