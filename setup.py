@@ -17,20 +17,30 @@ if platform.machine().lower() in ("x86_64", "amd64"):
 EXTRA = os.environ.get("OT_BACKENDS_CFLAGS", "").split()
 
 
+
+def extension(name: str, source: str, include: str) -> Extension:
+    return Extension(
+        f"ot_backends.host.{name}",
+        [f"{SOURCES}/{source}"],
+        include_dirs=[include],
+        depends=HEADERS,
+        extra_compile_args=FLAGS + EXTRA,
+        extra_link_args=EXTRA,
+        optional=True,
+    )
+
+
 def extensions() -> list[Extension]:
     import numpy
 
-    found = [
-        Extension(
-            "ot_backends.host._kernel",
-            [f"{SOURCES}/module.cpp"],
-            include_dirs=[numpy.get_include()],
-            depends=HEADERS,
-            extra_compile_args=FLAGS + EXTRA,
-            extra_link_args=EXTRA,
-            optional=True,
-        )
-    ]
+    found = [extension("_kernel", "module.cpp", numpy.get_include())]
+    try:  # XLA's headers ship with jaxlib, which build isolation brings; without it JAX calls back
+        import jaxlib
+    except ImportError:
+        return found
+    headers = os.path.join(os.path.dirname(jaxlib.__file__), "include")
+    if os.path.isdir(headers):
+        found.append(extension("_kernel_ffi", "ffi.cpp", headers))
     return found
 
 

@@ -7,6 +7,8 @@
 #include <numpy/arrayobject.h>
 
 #include "batch.hpp"
+#include "broadcast.hpp"
+#include "messages.hpp"
 
 namespace {
 
@@ -26,66 +28,28 @@ PyArrayObject* as_array(PyObject* x, int type) {
     return reinterpret_cast<PyArrayObject*>(PyArray_FROM_OTF(x, type, NPY_ARRAY_IN_ARRAY));
 }
 
-// Leading dimensions, broadcast against each other.
-struct Lead {
-    int count = 0;
-    npy_intp shape[NPY_MAXDIMS];
-
-    // False, with a Python error, if they don't fit.
-    bool include(const char* name, PyArrayObject* x, int core) {
-        int k = PyArray_NDIM(x) - core;
-        if (k < 0) {
-            PyErr_Format(PyExc_ValueError, "%s has %d dimensions; it needs at least %d", name,
-                         PyArray_NDIM(x), core);
-            return false;
-        }
-        if (k > count) {
-            for (int d = count; d-- > 0;) shape[d + k - count] = shape[d];
-            for (int d = 0; d < k - count; d++) shape[d] = 1;
-            count = k;
-        }
-        for (int d = 0; d < k; d++) {
-            npy_intp size = PyArray_DIM(x, d), &s = shape[d + count - k];
-            if (s == 1) {
-                s = size;
-            } else if (size != 1 && size != s) {
-                PyErr_Format(PyExc_ValueError,
-                             "the leading dimensions of %s don't broadcast with those before it", name);
-                return false;
-            }
-        }
-        return true;
+// The leading dimensions of x join the broadcast shape. False, with a Python error, if they don't fit.
+bool include(Lead& lead, const char* name, PyArrayObject* x, int core) {
+    const int count = PyArray_NDIM(x) - core;
+    if (count < 0) {
+        PyErr_Format(PyExc_ValueError, "%s has %d dimensions; it needs at least %d", name,
+                     PyArray_NDIM(x), core);
+        return false;
     }
+    i64 shape[MAX_LEAD];
+    for (int d = 0; d < count && d < MAX_LEAD; d++) shape[d] = PyArray_DIM(x, d);
+    if (lead.include(shape, count)) return true;
+    PyErr_Format(PyExc_ValueError, "the leading dimensions of %s don't broadcast with those before it",
+                 name);
+    return false;
+}
 
-    i64 size() const {
-        i64 s = 1;
-        for (int d = 0; d < count; d++) s *= shape[d];
-        return s;
-    }
-};
-
-// Which of an array's own problems problem k of the batch is.
-struct Index {
-    int count = 0;
-    npy_intp shape[NPY_MAXDIMS], stride[NPY_MAXDIMS];
-
-    Index(const Lead& lead, PyArrayObject* x, int core) : count(lead.count) {
-        int k = PyArray_NDIM(x) - core;
-        npy_intp step = 1;
-        for (int d = count; d-- > 0;) {
-            shape[d] = lead.shape[d];
-            npy_intp size = d - (count - k) >= 0 ? PyArray_DIM(x, d - (count - k)) : 1;
-            stride[d] = size == 1 ? 0 : step;
-            step *= size;
-        }
-    }
-
-    i64 operator()(i64 k) const {
-        i64 at = 0;
-        for (int d = count; d-- > 0; k /= shape[d]) at += k % shape[d] * stride[d];
-        return at;
-    }
-};
+Index index_of(const Lead& lead, PyArrayObject* x, int core) {
+    i64 shape[MAX_LEAD];
+    const int count = PyArray_NDIM(x) - core;
+    for (int d = 0; d < count; d++) shape[d] = PyArray_DIM(x, d);
+    return Index(lead, shape, count);
+}
 
 // The arrays of the result, in the order of the tuple.
 struct Results {
@@ -104,8 +68,8 @@ struct Results {
                           {NPY_INT32, N - 1}, {NPY_INT32, N - 1}, {NPY_DOUBLE, N - 1}, {NPY_DOUBLE, n},
                           {NPY_DOUBLE, m}, {NPY_DOUBLE, -1},    {NPY_DOUBLE, -1}, {NPY_DOUBLE, -1},
                           {NPY_DOUBLE, 2}, {NPY_INT64, 2}};
-        npy_intp shape[NPY_MAXDIMS];
-        for (int d = 0; d < lead.count; d++) shape[d] = lead.shape[d];
+        npy_intp shape[MAX_LEAD + 1];
+        for (int d = 0; d < lead.count; d++) shape[d] = static_cast<npy_intp>(lead.shape[d]);
         void* data[COUNT];
         for (int k = 0; k < COUNT; k++) {
             shape[lead.count] = specs[k].size;
@@ -172,10 +136,9 @@ struct Common {  // what both entries share
     PyObject *a, *b, *basis = Py_None;
     int threads = 1;
     long long max_pivots = 0;
-    double time_limit = 0, balance = 1e-9;
-    int start = 0;
+    double time_limit = 0, balance = 1e-9, mass_tolerance = -1;
 
-    Options options() const { return {max_pivots, time_limit, balance, start}; }
+    Options options() const { return {max_pivots, time_limit, balance, mass_tolerance}; }
 };
 
 bool fits(const char* name, PyArrayObject* x, npy_intp size, const char* what) {
@@ -201,16 +164,16 @@ PyObject* solve_common(Common& c, Lead& lead, npy_intp n, npy_intp m, GetMake ge
     Ref basis(c.basis == Py_None ? nullptr
                                  : reinterpret_cast<PyObject*>(as_array(c.basis, NPY_INT32)));
     if (c.basis != Py_None && !basis.p) return nullptr;
-    if (!lead.include("a", a.array(), 1) || !lead.include("b", b.array(), 1) ||
-        (basis.p && !lead.include("basis", basis.array(), 1)))
+    if (!include(lead, "a", a.array(), 1) || !include(lead, "b", b.array(), 1) ||
+        (basis.p && !include(lead, "basis", basis.array(), 1)))
         return nullptr;
     if (!small_enough(n, m) || !fits("a", a.array(), n, "M") || !fits("b", b.array(), m, "M") ||
         (basis.p && !fits("basis", basis.array(), n + m, "M")))
         return nullptr;
     Results results;
     if (!results.allocate(lead, n, m)) return nullptr;
-    const Index at_a(lead, a.array(), 1), at_b(lead, b.array(), 1),
-        at_basis(lead, basis.p ? basis.array() : a.array(), 1);
+    const Index at_a = index_of(lead, a.array(), 1), at_b = index_of(lead, b.array(), 1),
+                at_basis = index_of(lead, basis.p ? basis.array() : a.array(), 1);
     const auto* pa = static_cast<const double*>(a.data());
     const auto* pb = static_cast<const double*>(b.data());
     const auto* pt = basis.p ? static_cast<const i32*>(basis.data()) : nullptr;
@@ -226,12 +189,12 @@ PyObject* solve_common(Common& c, Lead& lead, npy_intp n, npy_intp m, GetMake ge
 
 template <class T> PyObject* solve_matrix(Common& c, PyArrayObject* M) {
     Lead lead;
-    if (!lead.include("M", M, 2)) return nullptr;
+    if (!include(lead, "M", M, 2)) return nullptr;
     const int d = PyArray_NDIM(M);
     const npy_intp n = PyArray_DIM(M, d - 2), m = PyArray_DIM(M, d - 1);
     const T* cells = static_cast<const T*>(PyArray_DATA(M));
     return solve_common(c, lead, n, m, [&](const Lead& all) {
-        Index at(all, M, 2);
+        const Index at = index_of(all, M, 2);
         return [=](i64 k) {
             return MatrixCost<T>{static_cast<i32>(n), static_cast<i32>(m), cells + at(k) * n * m};
         };
@@ -240,12 +203,12 @@ template <class T> PyObject* solve_matrix(Common& c, PyArrayObject* M) {
 
 PyObject* solve_entry(PyObject*, PyObject* args, PyObject* kwargs) {
     static const char* names[] = {"M",          "a",       "b",     "basis", "threads", "max_pivots",
-                                  "time_limit", "balance", "start", nullptr};
+                                  "time_limit", "balance", "mass_tolerance", nullptr};
     Common c;
     PyObject* costs;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|OiLddi", const_cast<char**>(names), &costs,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|OiLddd", const_cast<char**>(names), &costs,
                                      &c.a, &c.b, &c.basis, &c.threads, &c.max_pivots, &c.time_limit,
-                                     &c.balance, &c.start))
+                                     &c.balance, &c.mass_tolerance))
         return nullptr;
     bool single = PyArray_Check(costs) &&
                   PyArray_TYPE(reinterpret_cast<PyArrayObject*>(costs)) == NPY_FLOAT32;
@@ -256,13 +219,13 @@ PyObject* solve_entry(PyObject*, PyObject* args, PyObject* kwargs) {
 
 PyObject* solve_points_entry(PyObject*, PyObject* args, PyObject* kwargs) {
     static const char* names[] = {"X",     "Y",       "a",          "b",          "metric", "basis",
-                                  "threads", "max_pivots", "time_limit", "balance", "start", nullptr};
+                                  "threads", "max_pivots", "time_limit", "balance", "mass_tolerance", nullptr};
     Common c;
     PyObject *px, *py;
     int metric;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOi|OiLddi", const_cast<char**>(names), &px, &py,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOi|OiLddd", const_cast<char**>(names), &px, &py,
                                      &c.a, &c.b, &metric, &c.basis, &c.threads, &c.max_pivots,
-                                     &c.time_limit, &c.balance, &c.start))
+                                     &c.time_limit, &c.balance, &c.mass_tolerance))
         return nullptr;
     if (metric < 0 || metric > 2) {
         PyErr_SetString(PyExc_ValueError, "metric must be 0 (sqeuclidean), 1 (euclidean) or 2 (cityblock)");
@@ -273,7 +236,7 @@ PyObject* solve_points_entry(PyObject*, PyObject* args, PyObject* kwargs) {
     Ref Y(reinterpret_cast<PyObject*>(as_array(py, NPY_DOUBLE)));
     if (!Y.p) return nullptr;
     Lead lead;
-    if (!lead.include("X", X.array(), 2) || !lead.include("Y", Y.array(), 2)) return nullptr;
+    if (!include(lead, "X", X.array(), 2) || !include(lead, "Y", Y.array(), 2)) return nullptr;
     const int dx = PyArray_NDIM(X.array()), dy = PyArray_NDIM(Y.array());
     const npy_intp n = PyArray_DIM(X.array(), dx - 2), m = PyArray_DIM(Y.array(), dy - 2);
     const npy_intp d = PyArray_DIM(X.array(), dx - 1);
@@ -285,7 +248,7 @@ PyObject* solve_points_entry(PyObject*, PyObject* args, PyObject* kwargs) {
     const auto* x = static_cast<const double*>(X.data());
     const auto* y = static_cast<const double*>(Y.data());
     return solve_common(c, lead, n, m, [&](const Lead& all) {
-        Index at_x(all, X.array(), 2), at_y(all, Y.array(), 2);
+        const Index at_x = index_of(all, X.array(), 2), at_y = index_of(all, Y.array(), 2);
         return [=](i64 k) {
             return PointCost(static_cast<Metric>(metric), static_cast<i32>(n), static_cast<i32>(m),
                              static_cast<i32>(d), x + at_x(k) * n * d, y + at_y(k) * m * d);
@@ -312,15 +275,25 @@ PyObject* isa_entry(PyObject*, PyObject* args) {
     return PyUnicode_FromString(isa_names[static_cast<int>(isa())]);
 }
 
+PyObject* message_entry(PyObject*, PyObject* args) {
+    int status, row, column;
+    double sum_a = 0, sum_b = 0;
+    if (!PyArg_ParseTuple(args, "iii|dd", &status, &row, &column, &sum_a, &sum_b)) return nullptr;
+    return PyUnicode_FromString(message(static_cast<Status>(status), row, column, sum_a, sum_b).c_str());
+}
+
 PyMethodDef methods[] = {
     {"solve", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(solve_entry)),
      METH_VARARGS | METH_KEYWORDS,
-     "solve(M, a, b, basis=None, threads=1, max_pivots=0, time_limit=0.0, balance=1e-9, start=0)"},
+     "solve(M, a, b, basis=None, threads=1, max_pivots=0, time_limit=0.0, balance=1e-9, "
+     "mass_tolerance=-1.0)"},
     {"solve_points", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(solve_points_entry)),
      METH_VARARGS | METH_KEYWORDS,
      "solve_points(X, Y, a, b, metric, basis=None, threads=1, max_pivots=0, time_limit=0.0, "
-     "balance=1e-9, start=0)"},
+     "balance=1e-9, mass_tolerance=-1.0)"},
     {"isa", isa_entry, METH_VARARGS, "isa(name=None): the instruction set of the row loops"},
+    {"message", message_entry, METH_VARARGS,
+     "message(status, row, column, sum_a=0.0, sum_b=0.0): what went wrong, for an exception"},
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernel", "The network simplex kernel.", -1, methods,

@@ -33,6 +33,10 @@ void solve(Workspace& w, const Cost& cost, const Problem& p, const Options& opti
     if (!(sum_a > 0 && sum_b > 0 && sum_a < INF && sum_b < INF && scale > 0 && scale < INF))
         return fail(Status::no_mass, -1, -1);
 
+    if (options.mass_tolerance >= 0 &&
+        std::fabs(sum_a - sum_b) > options.mass_tolerance * std::max(sum_a, sum_b))
+        return fail(Status::mass_mismatch, -1, -1);
+
     w.tree.resize(p.n, p.m);
     w.mass_a.resize(p.n), w.mass_b.resize(p.m);
     integer_masses(p.a, p.n, sum_a, p.b, p.m, sum_b, w.mass_a.data(), w.mass_b.data(), w.index, w.rest);

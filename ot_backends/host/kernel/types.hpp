@@ -25,13 +25,14 @@ enum class Status : i32 {
     time_limit = 10,
     interrupted = 11,
     out_of_memory = 12,
+    mass_mismatch = 13,
 };
 
 struct Options {
     i64 max_pivots = 0;        // 0: none
     double time_limit = 0;     // seconds for the whole call; 0: none
     double balance = 1e-9;     // share of the mass that blocks of allowed cells may lack
-    int start = 0;             // cold start, for benchmarks: see start.hpp
+    double mass_tolerance = -1;  // how far sum(a) and sum(b) may differ, relative; < 0: not checked
 };
 
 // One problem: weights and, possibly, the parents of an earlier optimal tree.
