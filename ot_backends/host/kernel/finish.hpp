@@ -45,9 +45,20 @@ private:
         auto loops = row_loops<typename Cost::Cell>();
         for (i32 i = 0; i < n_; i++) {
             if (w_.mass_a[i]) continue;
-            Best b = loops.best(cost_.row(i), t_.q.data(), t_.m);
-            w_.parent[i] = n_ + (b.index >= 0 && b.value > -INF ? b.index : t_.next[t_.m]);
+            const auto* c = cost_.row(i);
+            Best b = loops.best(c, t_.q.data(), t_.m);
+            if (b.value == -INF) b = best_finite(c);
+            w_.parent[i] = n_ + (b.index >= 0 ? b.index : t_.next[t_.m]);
         }
+    }
+
+    template <class Cell> Best best_finite(const Cell* c) const {
+        Best b;
+        for (i32 j = 0; j < t_.m; j++) {
+            double x = static_cast<double>(c[j]) + t_.q[j];
+            if (x < b.value && x > -INF) b = {x, j};
+        }
+        return b;
     }
 
     // The same for columns, in one pass over the rows.
