@@ -1,0 +1,101 @@
+// From parents to everything else: preorder, and the tree's columns, thread and subtree ends.
+#pragma once
+#include <vector>
+
+#include "tree.hpp"
+
+namespace otb {
+
+// Scratch that one thread reuses from problem to problem.
+struct Workspace {
+    Tree tree;
+    std::vector<i64> mass_a, mass_b;   // (n), (m); 0: empty
+    std::vector<i64> supply;           // (N + 1)
+    std::vector<i32> rows;             // the rows with mass
+    std::vector<i32> order;            // nodes below (and with) R, parents first
+    std::vector<i32> child, sibling;   // (N + 1) child lists
+    std::vector<double> pot;           // (N + 1) potentials of all nodes: u on rows, -v on columns
+    std::vector<i32> index, parent, size;
+    std::vector<double> rest, sums;
+    double big = 0;                    // size of the artificial costs; 0: one child of R, no flow there
+    bool joined = false;               // join.hpp ran: strong feasibility is no longer certain
+    i64 slack = 0;                     // units of mass that join.hpp left out
+};
+
+// Preorder of the nodes below `root`, which is node number `count - 1` or any other. `parent_of(x)` < 0
+// means that x is not below anything. Returns false if a parent is out of range; nodes on cycles are not
+// reached, so the caller compares order.size().
+template <class ParentOf>
+bool preorder(i32 count, i32 root, ParentOf parent_of, Workspace& w) {
+    w.child.assign(count, -1);
+    w.sibling.assign(count, -1);
+    for (i32 x = count - 1; x >= 0; x--) {
+        i32 p = parent_of(x);
+        if (p < 0 || x == root) continue;
+        if (p >= count) return false;
+        w.sibling[x] = w.child[p], w.child[p] = x;
+    }
+    w.order.clear();
+    for (i32 x = root;;) {
+        w.order.push_back(x);
+        if (w.child[x] >= 0) {
+            x = w.child[x];
+            continue;
+        }
+        while (x != root && w.sibling[x] < 0) x = parent_of(x);
+        if (x == root) return true;
+        x = w.sibling[x];
+    }
+}
+
+inline bool preorder(Workspace& w) {
+    const Node* t = w.tree.node.data();
+    return preorder(w.tree.R + 1, w.tree.R, [t](i32 x) { return t[x].parent; }, w);
+}
+
+// Keys, thread, first and last from the parents and from the direction in the lowest bit of each key.
+// w.order must be the preorder of the parents.
+inline void lay_out(Workspace& w) {
+    Tree& t = w.tree;
+    const i32 R = t.R;
+    i32 tail = t.m;
+    t.node[R].parent = -1;
+    for (i32 x : w.order) {
+        if (x == R) {
+            t.node[x].key = 4, t.last[x] = t.m;
+            continue;
+        }
+        bool row = t.is_row(x);
+        t.node[x].key = (t.node[x].key & 1) + (row ? 2 : 4);
+        t.last[x] = -1;
+        if (row) {
+            t.first[x] = -1;
+        } else {
+            i32 j = x - t.n;
+            t.next[tail] = j, t.prev[j] = tail, t.last[x] = tail = j;
+        }
+    }
+    t.next[tail] = t.m, t.prev[t.m] = tail;
+    for (std::size_t k = w.order.size(); k-- > 1;) {  // children before parents, last children first
+        i32 x = w.order[k], p = t.node[x].parent, c = t.columns(x);
+        if (c == 0) continue;
+        t.node[p].key += 4 * c;
+        if (t.last[p] < 0 || t.last[p] == p - t.n) t.last[p] = t.last[x];
+        if (t.is_row(p)) t.first[p] = x - t.n;
+    }
+}
+
+// Makes y the top of the tree that `top` was the top of: parents, flows, costs and directions
+// (lowest bit of the key).
+inline void reverse_path(Tree& t, i32 y, i32 top, i32 new_parent, i64 flow, double c,
+                         bool goes_up) {
+    for (i32 x = y, above = new_parent;;) {
+        const Node old = t.node[x];
+        const double old_cost = t.cost[x];
+        t.node[x] = {flow, above, goes_up ? 1 : 0}, t.cost[x] = c;
+        if (x == top) return;
+        above = x, flow = old.flow, c = old_cost, goes_up = !(old.key & 1), x = old.parent;
+    }
+}
+
+}  // namespace otb

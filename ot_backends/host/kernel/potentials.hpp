@@ -1,0 +1,31 @@
+// Potentials of the tree: M_ij + q_j - u_i = 0 on every edge, q = -v. So the potential of a row is that of
+// its parent plus the cost of the edge, the potential of a column that of its parent minus the cost. The
+// cost of an artificial edge is whatever the potential of its lower end is to be.
+#pragma once
+#include <cmath>
+
+#include "layout.hpp"
+
+namespace otb {
+
+// The cost of a tree edge. Cells that are not finite are edges only where nothing else joins two blocks
+// ("virtual edges"); they carry no flow and count as 0.
+template <class Cost> double edge_cost(const Cost& cost, i32 i, i32 j) {
+    double c = cost.at(i, j);
+    return std::isfinite(c) ? c : 0.0;
+}
+
+inline double below(const Tree& t, i32 x, double parent_potential) {
+    return parent_potential + (t.is_row(x) ? t.cost[x] : -t.cost[x]);
+}
+
+// q afresh from that of R, in the order of the thread.
+inline void refresh_potentials(Workspace& w) {
+    Tree& t = w.tree;
+    for (i32 j = t.next[t.m]; j != t.m; j = t.next[j]) {
+        const i32 y = t.n + j, x = t.node[y].parent;
+        t.q[j] = (x == t.R ? t.q[t.m] : t.row_potential(x)) - t.cost[y];
+    }
+}
+
+}  // namespace otb

@@ -1,0 +1,183 @@
+// The driver: price row by row, pivot on the best cell of a row, until a whole round finds nothing.
+#pragma once
+#include <cmath>
+
+#include "check.hpp"
+#include "join.hpp"
+#include "masses.hpp"
+#include "repair.hpp"
+#include "start.hpp"
+#include "stop.hpp"
+
+namespace otb {
+
+// A cell enters if its reduced cost is under -tolerance * (|M_ij| + |q_j| + |u_i|): relative to its own
+// terms, because forbidden cells are often coded as 1e30. A few roundings of those terms.
+inline constexpr double TOLERANCE = 1e-15;
+
+struct SimplexCounts {
+    i64 pivots = 0, priced = 0;
+    double violation = 0;  // the largest v_j + u_i - M_ij of the last round
+};
+
+template <class Cost> class Simplex {
+public:
+    Simplex(Workspace& w, const Cost& cost, const Options& options, Stopper& stopper)
+        : w_(w), cost_(cost), options_(options), stopper_(stopper),
+          loops_(row_loops<typename Cost::Cell>()) {}
+
+    SimplexCounts counts;
+    BadCell bad;  // set where run() says that a cell is bad
+
+    // The masses are in w; basis may be null.
+    Status run(const i32* basis) {
+        Tree& t = w_.tree;
+        const i32 N = t.R;
+        w_.supply.resize(N + 1), w_.pot.resize(N + 1);
+        w_.rows.clear();
+        w_.joined = false, w_.slack = 0;
+        for (i32 i = 0; i < t.n; i++)
+            if (w_.mass_a[i]) w_.rows.push_back(i);
+        bool warm = basis && read_basis(w_, basis);
+        if (warm) {
+            prune_basis(w_, cost_);
+        } else {
+            GreedyStart<Cost> start(w_, cost_);
+            bad = start.run();
+            if (bad.status != Status::optimal) return bad.status;
+        }
+        settle(w_, cost_, warm);
+        check_tree(w_);
+        checked_ = warm ? 0 : w_.rows.size();
+        return improve();
+    }
+
+private:
+    Workspace& w_;
+    const Cost& cost_;
+    const Options& options_;
+    Stopper& stopper_;
+    RowLoops<typename Cost::Cell> loops_;
+    std::size_t checked_ = 0;  // rows looked through for NaN
+    double tolerance_ = TOLERANCE;
+    i64 patience_ = 0;  // pivots until the tolerance doubles, so that rounding can't make it cycle
+
+    Status improve() {
+        bool limit_known = false;
+        double limit = 0;
+        patience_ = 200 * static_cast<i64>(w_.tree.R) + 10000;
+        for (;;) {
+            Status s = price_rounds();
+            if (s != Status::optimal) return s;
+            if (w_.big == 0) return s;
+            i64 flow = artificial_flow(w_);
+            if (flow > 0) {
+                // No finite plan needs artificial edges once they cost more than any path.
+                if (!limit_known) limit = 4.0 * (w_.tree.R + 1) * largest_cost(w_, cost_), limit_known = true;
+                if (w_.big < limit) {
+                    preorder(w_);
+                    raise_artificials(w_, 7 * w_.big);
+                    w_.big *= 8;
+                    refresh_potentials(w_);
+                    continue;
+                }
+                if (static_cast<double>(flow) > options_.balance * static_cast<double>(TOTAL_MASS))
+                    return Status::infeasible;
+            }
+            preorder(w_);
+            w_.big = 0;
+            if (!Join<Cost>(w_, cost_).run()) return s;
+            w_.joined = true, w_.slack = flow;
+            check_tree(w_);
+        }
+    }
+
+    // Full rounds until one finds no cell to enter; after each, rounds over the rows where one did, while
+    // any still does. Potentials are computed afresh before every full round, which costs far less.
+    Status price_rounds() {
+        std::vector<i32> hot, rest;
+        for (;;) {
+            const i64 before = counts.pivots;
+            counts.violation = 0;
+            hot.clear();
+            if (Status s = price(w_.rows, hot); s != Status::optimal) return s;
+            if (counts.pivots == before) return Status::optimal;
+            while (!hot.empty()) {
+                rest.clear();
+                if (Status s = price(hot, rest); s != Status::optimal) return s;
+                std::swap(hot, rest);
+            }
+            refresh_potentials(w_);
+        }
+    }
+
+    // One round over the given rows; those that had a cell to enter are appended to `hot`.
+    Status price(const std::vector<i32>& rows, std::vector<i32>& hot) {
+        for (i32 i : rows) {
+            if ((++counts.priced & 63) == 0)
+                if (Status s = stopper_.check(); s != Status::optimal) return s;
+            double c, r;
+            i32 j = entering(i, &c, &r);
+            if (j == BAD) return bad.status;
+            if (j == NONE) continue;
+            hot.push_back(i);
+            if (w_.tree.pivot(i, j, c, r) < 0) {  // only if artificial edges are too cheap
+                preorder(w_);
+                raise_artificials(w_, 7 * w_.big);
+                w_.big *= 8;
+                refresh_potentials(w_);
+                counts.pivots++;
+                continue;
+            }
+            check_tree(w_);
+            if (++counts.pivots == options_.max_pivots) return Status::iteration_limit;
+            if (counts.pivots > patience_) tolerance_ *= 2, patience_ += patience_ / 2;
+        }
+        return Status::optimal;
+    }
+
+    static constexpr i32 NONE = -1, BAD = -2;
+
+    // The best cell of row i, if it is to enter; with its cost and reduced cost.
+    i32 entering(i32 i, double* cell, double* r) {
+        const Tree& t = w_.tree;
+        const auto* c = cost_.row(i);
+        const double* q = t.q.data();
+        Best b;
+        bool unordered = false;
+        if (checked_ < w_.rows.size()) {
+            checked_++;
+            b = loops_.best_checked(c, q, t.m, &unordered);
+        } else {
+            b = loops_.best(c, q, t.m);
+        }
+        if (unordered || b.value == -INF) {
+            bad = find_bad(i, c, q, t.m);
+            if (bad.status != Status::optimal) return BAD;
+        }
+        const double u = t.row_potential(i);
+        *r = b.value - u;
+        if (!(*r < 0)) return NONE;
+        if (*r < -tolerance_ * (std::fabs(c[b.index]) + std::fabs(q[b.index]) + std::fabs(u)))
+            return *cell = c[b.index], b.index;
+        // All terms of the smallest are large; a cell with smaller ones may still count.
+        i32 j = -*r > tolerance_ * std::fabs(u) ? entering_with_small_terms(c, u, cell, r) : NONE;
+        if (j == NONE && -*r > counts.violation) counts.violation = -*r;
+        return j;
+    }
+
+    template <class Cell> i32 entering_with_small_terms(const Cell* c, double u, double* cost, double* r) const {
+        const double* q = w_.tree.q.data();
+        i32 found = NONE;
+        double best = 0;
+        for (i32 j = 0; j < w_.tree.m; j++) {
+            double cell = c[j], x = cell + q[j] - u;
+            if (x < best && x < -tolerance_ * (std::fabs(cell) + std::fabs(q[j]) + std::fabs(u)))
+                best = x, found = j;
+        }
+        if (found != NONE) *r = best, *cost = c[found];
+        return found;
+    }
+};
+
+}  // namespace otb
