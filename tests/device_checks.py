@@ -70,6 +70,7 @@ def batched(in_axes: Any = 0) -> Callable[..., Any]:
     return jax.vmap(ot_backends.emd2, in_axes)
 
 
+@jax.jit
 def shared(a: Any, b: Any, M: Any) -> Any:
     """A loss in which the weights are replicated and the costs are a batch; not linear."""
     return (batched((None, None, 0))(a, b, M) ** 2).sum()
@@ -97,9 +98,9 @@ def all_arguments_sharded(vma: bool) -> None:
         same(jax.jit(f)(a, b, M), want)
     assert calls == [[(2, ROWS), (2, COLS), (2, ROWS, COLS)]] * 4, calls
     same(f(a, b, M), want)  # not compiled
-    loss = lambda f: lambda a, b, M: (f(a, b, M) ** 2).sum()  # noqa: E731
+    loss = lambda f: jax.jit(lambda a, b, M: (f(a, b, M) ** 2).sum())  # noqa: E731
     want = jax.grad(loss(batched()), (0, 1, 2))(a, b, M)
-    same(jax.jit(jax.grad(loss(f), (0, 1, 2)))(a, b, M), want)
+    same(jax.grad(loss(f), (0, 1, 2))(a, b, M), want)
     want = jax.jvp(loss(batched()), (a, b, M), (a, b, M))
     same(jax.jvp(loss(f), (a, b, M), (a, b, M)), want)
 
