@@ -3,7 +3,7 @@
 from .batch import HostSolve, available_threads
 from .check import check_shapes, mass_tolerance
 from .pot_kernel import load_kernel
-from .problem import Options, Solution
+from .solution import Options, Solution
 from .which import kernel_name
 
 __all__ = [

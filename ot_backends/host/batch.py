@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .check import check_shapes
-from .problem import Options, Solution, empty_solution, solve_problem
+from .problem import solve_problem
+from .solution import Options, Solution, empty_solution
 
 #: Below this many cells a problem costs more in Python than in the kernel, which alone runs in
 #: parallel; above it, a chunk is one problem.

@@ -7,7 +7,7 @@ on the cell that decides its one-sided derivative.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,59 +16,11 @@ from ..errors import OTError
 from .check import check_costs, check_masses, check_weights, infeasible
 from .extract import Edges
 from .levels import Duals, Masses, optimal_edges
-from .tree import Float, Int, Tree, edges_of_parents, root_tree
+from .solution import Options, Solution
+from .tree import Float, Tree, edges_of_parents, root_tree
 
 #: A result whose certificate is worse than this, relative to <plan, |M|>, is not handed out.
 _CERTIFIED = 1e-9
-
-
-class Solution(NamedTuple):
-    """The optimum of one problem (or, stacked, of a batch), with its certificate.
-
-    ``value`` is min <P, M> over plans with row sums ``a`` and column sums
-    ``b * sum(a) / sum(b)``; <u, a> + <v, b'> equals it up to rounding (``dual``), and u_i + v_j
-    exceeds M_ij by at most ``violation`` anywhere outside the cells that are empty on both sides.
-    """
-
-    value: Float  # ()
-    u: Float  # (n,)
-    v: Float  # (m,)
-    flow: Float  # (n + m - 1,) in the order of the tree's edges, as are rows and cols
-    rows: Int
-    cols: Int
-    order: Int  # (n + m,) preorder
-    size: Int  # (n + m,) subtree sizes by preorder position
-    virtual: NDArray[np.bool_]  # (n + m - 1,)
-    basis: Int  # (n + m,) parent of each node, -1 at the root
-    dual: Float  # ()
-    violation: Float  # ()
-    iterations: Int  # () pivots, or -1 where the kernel does not count them
-
-
-def empty_solution(batch: tuple[int, ...], n: int, m: int) -> Solution:
-    """Allocate the solutions of a batch."""
-
-    def real(*core: int) -> Float:
-        return np.empty((*batch, *core), np.float64)
-
-    def integer(*core: int) -> Int:
-        return np.empty((*batch, *core), np.int32)
-
-    edges, nodes = n + m - 1, n + m
-    return Solution(
-        value=real(), u=real(n), v=real(m), flow=real(edges), rows=integer(edges),
-        cols=integer(edges), order=integer(nodes), size=integer(nodes),
-        virtual=np.empty((*batch, edges), bool), basis=integer(nodes), dual=real(),
-        violation=real(), iterations=integer(),
-    )  # fmt: skip
-
-
-class Options(NamedTuple):
-    """What a solve may be told, apart from its arrays."""
-
-    check_marginals: bool = True
-    tolerance: float = 1.5e-6
-    max_iterations: int | None = None
 
 
 def solve_problem(
