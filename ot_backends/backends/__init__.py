@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from .host_function import HostFunction, host_function
+from .rules import Rules
 from .select import get_backend, load_backend
 from .spec import ArraySpec
 
-__all__ = ["ArraySpec", "Backend", "get_backend", "load_backend"]
+__all__ = [
+    "ArraySpec",
+    "Backend",
+    "HostFunction",
+    "Rules",
+    "get_backend",
+    "host_function",
+    "load_backend",
+]
 
 
 class Backend(Protocol):
@@ -17,6 +27,14 @@ class Backend(Protocol):
     name: str
     xp: Any
     index_dtype: str  # of the integers that the framework indexes with
+
+    def registered(self, x: Any) -> tuple[list[Any], Any]:
+        """Return the leaves and the structure of a container that only the framework knows.
+
+        The structure has ``unflatten`` and ``flatten_up_to``. For anything else: ``[x]``, and
+        whatever.
+        """
+        ...
 
     def tracks(self, *arrays: Any) -> bool:
         """Return whether anything may differentiate the arrays; if not, nothing need be attached.
@@ -53,7 +71,9 @@ class Backend(Protocol):
         """Return `x` (an array or a pytree) as a constant for all derivatives."""
         ...
 
-    def pycall(self, fn: Callable[..., Any], *args: Any, out: Any, vectorized: bool = False) -> Any:
+    def pycall(
+        self, fn: Callable[..., Any], *args: Any, out: Any = None, vectorized: bool = False
+    ) -> Any:
         """Call a NumPy function from the framework's code, traced or not.
 
         Parameters
@@ -62,7 +82,8 @@ class Backend(Protocol):
             ``fn(*numpy_arrays)`` returns an array or a tuple of arrays; a pure function. It is
             compared by equality: equal functions share compiled programs, so use a plain function
             or a frozen dataclass with ``__call__``. Its arguments are read-only; bfloat16 arrives
-            as float32.
+            as float32. A `HostFunction` declares its outputs and derivatives itself, and takes and
+            returns nested tuples, lists and dicts; then the rest here does not apply.
         *args : array
         out : ArraySpec, or tuple of them, or callable
             The shape and dtype of what `fn` returns: anything with ``shape`` and ``dtype``, a tuple
@@ -104,5 +125,13 @@ class Backend(Protocol):
         Returns
         -------
         array
+        """
+        ...
+
+    def set_rules(self, values: Sequence[Any], args: Sequence[Any], rules: Rules) -> list[Any]:
+        """Return the first ``rules.count`` of `values`, with derivatives in `args` by `rules`.
+
+        `values` are detached; those after the outputs are residuals, which only the rules see. This
+        is what carries a `HostFunction`; see `Rules`.
         """
         ...

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from . import jax_rules
+from .host_call import call_host_function
+from .host_function import HostFunction
 from .jax_attach import set_gradients
 from .jax_extend import replicate
 from .jax_hostcall import host_call
+from .rules import Rules
 from .spec import ArraySpec, check_host_function, resolve_out
 
 __all__ = ["JaxBackend"]
@@ -23,6 +27,10 @@ class JaxBackend:
     name = "jax"
     xp: Any = jnp
     index_dtype = "int32"
+
+    def registered(self, x: Any) -> tuple[list[Any], Any]:
+        """Return the leaves of a container that is registered with JAX, and its PyTreeDef."""
+        return jax.tree_util.tree_flatten(x)
 
     def tracks(self, *arrays: Any) -> bool:
         """Return whether any of the arrays is traced: concrete arrays are constants."""
@@ -61,7 +69,9 @@ class JaxBackend:
         """Return `x` whole on every device where Explicit mesh axes split it, else `x` itself."""
         return replicate(x)
 
-    def pycall(self, fn: Callable[..., Any], *args: Any, out: Any, vectorized: bool = False) -> Any:
+    def pycall(
+        self, fn: Callable[..., Any], *args: Any, out: Any = None, vectorized: bool = False
+    ) -> Any:
         """Call the NumPy function `fn`; see `Backend.pycall`.
 
         With concrete arrays (also under eager ``grad`` or ``vmap``) `fn` is called at once and its
@@ -72,6 +82,8 @@ class JaxBackend:
         Where the program runs decides what one call sees: under ``jax.shard_map`` each device calls
         `fn` with its own shard; in a ``jit`` over sharded arrays there is one call with the whole.
         """
+        if isinstance(fn, HostFunction):
+            return call_host_function(self, fn, args, out)
         check_host_function(fn)
         arrays = [self.asarray(x) for x in args]
         specs = [ArraySpec(x.shape, x.dtype.name) for x in arrays]
@@ -82,3 +94,7 @@ class JaxBackend:
     def set_gradients(self, value: Any, inputs: Any, grads: Any) -> Any:
         """Return `value` with d value = sum <grads, d inputs> at every order; see `Backend`."""
         return set_gradients(value, inputs, grads)
+
+    def set_rules(self, values: Sequence[Any], args: Sequence[Any], rules: Rules) -> list[Any]:
+        """Return the outputs among `values`, differentiable by `rules`; see `Backend`."""
+        return jax_rules.set_rules(values, args, rules)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from ..errors import HostFunctionError, NotDifferentiableError, UnsupportedTransformError
+from ..errors import HostFunctionError, UnsupportedTransformError
 from .jax_extend import (
     Primitive,
     ad,
@@ -22,6 +22,7 @@ from .jax_extend import (
     same_varying,
     zero_tangent,
 )
+from .rules import no_derivative
 from .spec import ArraySpec, Outputs, host_name, run_host
 
 __all__ = ["host_call"]
@@ -133,11 +134,12 @@ def _check_explicit_axes(
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[Any, Any]:
     for position, (x, dx) in enumerate(zip(primals, tangents, strict=True)):
         if has_tangent(x, dx):
-            raise NotDifferentiableError(
+            raise no_derivative(
+                params["fn"],
                 f"pycall: the host function {host_name(params['fn'])!r} has no derivative, but its "
                 f"argument {position} ({jax.typeof(x)}) is being differentiated. If it is meant "
-                "as a constant, pass stop_gradient(x); otherwise attach the derivative with "
-                "set_gradients(value, inputs, grads)"
+                "as a constant, pass stop_gradient(x); otherwise give it derivative rules with "
+                "ot_backends.host_function, or its result gradients with set_gradients",
             )
     outs = host_call_p.bind(*primals, **params)
     return outs, [zero_tangent(y) for y in outs]
@@ -147,8 +149,9 @@ ad.primitive_jvps[host_call_p] = _jvp
 
 
 def _transpose(cotangents: Any, *args: Any, **params: Any) -> Any:
-    raise NotDifferentiableError(
-        f"pycall: the host function {host_name(params['fn'])!r} cannot be transposed: it is opaque"
+    raise no_derivative(
+        params["fn"],
+        f"pycall: the host function {host_name(params['fn'])!r} cannot be transposed: it is opaque",
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import array_api_compat.numpy as xp
 import numpy as np
 
 from .gradients import contraction, gradient_pairs
+from .host_call import call_host_function
+from .host_function import HostFunction
+from .rules import Rules
 from .spec import ArraySpec, check_host_function, resolve_out, run_host
 
 __all__ = ["NumpyBackend"]
@@ -20,6 +23,10 @@ class NumpyBackend:
     name = "numpy"
     xp: Any = xp
     index_dtype = "int32"
+
+    def registered(self, x: Any) -> tuple[list[Any], Any]:
+        """Return ``[x], None``: there is no registry of containers."""
+        return [x], None
 
     def tracks(self, *arrays: Any) -> bool:
         """Return False: NumPy differentiates nothing."""
@@ -43,8 +50,12 @@ class NumpyBackend:
         """Return `x`."""
         return x
 
-    def pycall(self, fn: Callable[..., Any], *args: Any, out: Any, vectorized: bool = False) -> Any:
+    def pycall(
+        self, fn: Callable[..., Any], *args: Any, out: Any = None, vectorized: bool = False
+    ) -> Any:
         """Call `fn` and check its result; see `Backend.pycall`."""
+        if isinstance(fn, HostFunction):
+            return call_host_function(self, fn, args, out)
         check_host_function(fn)
         arrays = [np.asarray(x) for x in args]
         outs = resolve_out(out, [ArraySpec(x.shape, x.dtype.name) for x in arrays])
@@ -56,3 +67,7 @@ class NumpyBackend:
         for x, g, where in gradient_pairs(inputs, grads):
             contraction(np.shape(value), np.shape(x), np.shape(g), where)
         return value
+
+    def set_rules(self, values: Sequence[Any], args: Sequence[Any], rules: Rules) -> list[Any]:
+        """Return the outputs among `values`."""
+        return list(values[: rules.count])

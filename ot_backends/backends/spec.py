@@ -106,7 +106,8 @@ def host_name(fn: Callable[..., Any]) -> str:
     """Return a name for `fn` that its author recognises."""
     while isinstance(fn, functools.partial):
         fn = fn.func
-    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    name = getattr(fn, "__host_name__", None) or getattr(fn, "__qualname__", None)
+    name = name or type(fn).__qualname__
     return str(name)
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from ..errors import ProblemError
+from ..errors import ProblemError, UnsupportedTransformError
 from . import xp_torch
 from .gradients import contraction, gradient_pairs
+from .host_call import call_host_function
+from .host_function import HostFunction
+from .rules import Rules
 from .spec import check_host_function
 from .torch_attach import attach
 from .torch_compat import transforms_active
@@ -30,6 +33,10 @@ class TorchBackend:
     name = "torch"
     xp: Any = xp_torch
     index_dtype = "int64"
+
+    def registered(self, x: Any) -> tuple[list[Any], Any]:
+        """Return ``[x], None``: torch has no public registry of containers."""
+        return [x], None
 
     def tracks(self, *arrays: Any) -> bool:
         """Return whether anything may differentiate the tensors: autograd, torch.func, tracing."""
@@ -74,8 +81,8 @@ class TorchBackend:
         return x
 
     def pycall(
-        self, fn: Callable[..., Any], *args: Any, out: Any, vectorized: bool = False
-    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        self, fn: Callable[..., Any], *args: Any, out: Any = None, vectorized: bool = False
+    ) -> Any:
         """Run a NumPy function on tensors; one call on the host for a whole batch.
 
         Parameters
@@ -106,6 +113,8 @@ class TorchBackend:
         HostFunctionError
             Where `fn` returned something else than `out` declares.
         """
+        if isinstance(fn, HostFunction):
+            return call_host_function(self, fn, args, out)
         if not torch.compiler.is_compiling():
             check_host_function(fn)
         return call(fn, self._tensors(args), out, vectorized)
@@ -152,6 +161,12 @@ class TorchBackend:
                 "value can carry gradients; convert it first"
             )
         return attach(bare, xs, gs)
+
+    def set_rules(self, values: Sequence[Any], args: Sequence[Any], rules: Rules) -> list[Any]:
+        """Return the outputs among `values`, differentiable by `rules`; see `Backend`."""
+        raise UnsupportedTransformError(
+            f"pycall: derivative rules, as {rules.name!r} has, are not carried by Torch yet"
+        )
 
 
 def _is_inexact(x: torch.Tensor) -> bool:

@@ -1,0 +1,91 @@
+"""A derivative rule that is itself a host function: one order, in its own mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .rules import Mode, is_inexact
+from .spec import ArraySpec, Outputs
+
+if TYPE_CHECKING:
+    from .host_rules import BoundHost
+
+__all__ = ["run_on_host"]
+
+Arrays = Sequence[Any]
+
+
+@dataclass(frozen=True)
+class HostRule:
+    """A rule that is a NumPy function, as an opaque host function of flat arrays.
+
+    It takes those (co)tangents that are not None, the values and the arguments.
+    """
+
+    rule: Callable[..., Any]
+    bound: BoundHost
+    mode: Mode
+    key: int | None
+    present: tuple[bool, ...]  # which of the (co)tangents
+    core_ndims: tuple[int, ...]  # dimensions of one problem, of all that it takes
+    targets: tuple[ArraySpec | None, ...]  # what it returns; None for integers
+
+    @property
+    def __host_name__(self) -> str:
+        """What messages call it."""
+        return f"{self.bound.name} ({self.mode} rule)"
+
+    @property
+    def __no_derivative__(self) -> str:
+        """The message where it is differentiated."""
+        return (
+            f"pycall: the {self.mode} rule of the host function {self.bound.name!r} is a host "
+            "function itself (host=True), which gives one order of derivatives, in its own mode. "
+            "Write it as array code, which may call host functions, for further orders; pass "
+            "stop_gradient(x) for what is constant"
+        )
+
+    def __call__(self, *arrays: Any) -> tuple[Any, ...]:
+        """Run the rule on flat NumPy arrays."""
+        given = iter(arrays[: sum(self.present)])
+        leading = [next(given) if here else None for here in self.present]
+        rest = arrays[sum(self.present) :]
+        count = len(rest) - self.bound.in_tree.size
+        result = self.bound.apply(
+            self.rule, self.mode, self.key, leading, rest[:count], rest[count:]
+        )
+        batch = np.broadcast_shapes(
+            *[x.shape[: x.ndim - n] for x, n in zip(arrays, self.core_ndims, strict=True)]
+        )
+        return tuple(
+            np.zeros(batch + spec.shape) if x is None else x
+            for x, spec in zip(result, self.targets, strict=True)
+            if spec is not None
+        )
+
+
+def run_on_host(
+    nx: Any,
+    rule: Callable[..., Any],
+    bound: BoundHost,
+    mode: Mode,
+    key: int | None,
+    leading: Arrays,
+    values: Arrays,
+    args: Arrays,
+    like: Arrays,
+) -> list[Any]:
+    """Return what `rule` gives for the (co)tangents `leading`: flat, shaped as `like`."""
+    specs = [ArraySpec(tuple(x.shape), nx.dtype_name(x)) for x in like]
+    targets = tuple(s if is_inexact(s.dtype) else None for s in specs)
+    present = tuple(x is not None for x in leading)
+    arrays = [*[x for x in leading if x is not None], *values, *args]
+    ndims = tuple(len(x.shape) for x in arrays)
+    out = Outputs(tuple(s for s in targets if s is not None), single=False)
+    fn = HostRule(rule, bound, mode, key, present, ndims, targets)
+    results = iter(nx.pycall(fn, *arrays, out=out, vectorized=bound.host.vectorized))
+    return [None if spec is None else next(results) for spec in targets]
