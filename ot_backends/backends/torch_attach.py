@@ -26,7 +26,7 @@ def attach(value: torch.Tensor, xs: list[torch.Tensor], gs: list[torch.Tensor]) 
     With S = ``value.shape``, each x and its g have dimensions S + T, equal in number, each of full
     size or 1; the sum is over T.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and below_autograd is not None:
         return cast(torch.Tensor, _ATTACH(value, xs, gs))
     return _apply(value, xs, gs)
 

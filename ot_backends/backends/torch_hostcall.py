@@ -44,7 +44,7 @@ _TRACED: dict[str, _Host] = {}
 
 @functools.lru_cache(maxsize=1024)
 def _shared_host(fn: Callable[..., Any], out: Any, vectorized: bool) -> _Host:
-    """Return one and the same for equal functions: in a graph a new handle is a new program."""
+    """Return one and the same for equal functions: to a compiler a new handle is a new program."""
     return _Host(fn, out, vectorized)
 
 
@@ -190,6 +190,10 @@ def call(
 # closures of one function look the same.
 
 
+# Functions by their types, since Dynamo does not let NumPy's be asked for attributes.
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, np.ufunc, type(np.cumsum))
+
+
 def _constant(x: Any) -> tuple[Any, Any, Any]:
     """Return what Dynamo needs to rebuild `x` as a constant: (object, its parts, a guard)."""
     if isinstance(x, types.FunctionType):
@@ -203,7 +207,7 @@ def _constant(x: Any) -> tuple[Any, Any, Any]:
         # It may have been made in traced code, where the object does not exist.
         parts = [(name, *_constant(getattr(x, name))) for name in _field_names(x)]
         return type(x), tuple(parts), None
-    if not isinstance(x, np.ufunc) and hasattr(x, "shape") and hasattr(x, "dtype"):
+    if not isinstance(x, _FUNCTIONS) and hasattr(x, "shape") and hasattr(x, "dtype"):
         shape = tuple([_constant(size) for size in x.shape])
         dtype = str(x.dtype).removeprefix("torch.")
         return ArraySpec, (("shape", tuple, shape, None), ("dtype", dtype, None, None)), None
@@ -214,7 +218,7 @@ def _is_value(x: Any) -> bool:
     """Whether `x` is a dataclass or NamedTuple of constants, which its fields tell and rebuild."""
     if isinstance(x, tuple):
         return hasattr(x, "_fields") and all(_is_constant(part) for part in x)
-    if isinstance(x, (type, np.ufunc, types.FunctionType)) or not dataclasses.is_dataclass(x):
+    if isinstance(x, (type, *_FUNCTIONS)) or not dataclasses.is_dataclass(x):
         return False
     if not all(field.compare or not field.init for field in dataclasses.fields(x)):
         return False  # it holds something that its equality does not speak of
@@ -253,6 +257,8 @@ def _constant_handle(
 ) -> str:
     out = _rebuild(out, out_parts)
     out = out if callable(out) else resolve_out(out)
+    if fn_parts is None:  # by identity: equal objects may still differ in what they note or hold
+        return _keep(_Host(fn, out, vectorized)).handle
     return _keep(_shared_host(_rebuild(fn, fn_parts), out, vectorized)).handle
 
 
