@@ -176,6 +176,10 @@ def test_forbidden_cells_carry_nothing(diff: Any, name: str) -> None:
     np.testing.assert_allclose(gM.sum(1), p.a, rtol=0, atol=1e-13)
     plan = diff.numpy(ot_backends.emd(a, b, M))
     np.testing.assert_array_equal(plan[np.isinf(p.M)], 0.0)
+    # nor does a derivative: what balances the blocks is no mass that moves
+    for k in (0, 1):
+        moves = diff.numpy(diff.fast(diff.jacfwd(ot_backends.emd, k))(a, b, M))
+        np.testing.assert_array_equal(moves[np.isinf(p.M)], 0.0)
 
 
 def test_derivatives_inside_balanced_blocks(diff: Any) -> None:

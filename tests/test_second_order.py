@@ -149,6 +149,20 @@ def test_potentials_in_the_costs(fw: Any, mode: str) -> None:
         np.testing.assert_allclose(found.reshape(true.shape), true, rtol=0, atol=1e-10)
 
 
+def test_potentials_in_the_weights(fw: Any) -> None:
+    """On a fixed basis only the gauge <v, b'> = 0 moves them, and it moves with b alone."""
+    a, b, M = fw.arrays(*P.args)
+
+    def potentials(a: Any, b: Any) -> Any:
+        return ot_backends.solve(M, a, b, check_marginals=False).potentials
+
+    found = fw.fast(fw.jacrev(lambda a, b: fw.xp.concat(potentials(a, b)), (0, 1)))(a, b)
+    both = lambda a, b: np.concatenate(judge.reference(a, b, P.M)[2:])  # noqa: E731
+    true = differences(lambda a: both(a, P.b), P.a), differences(lambda b: both(P.a, b), P.b)
+    for x, t in zip(found, true, strict=True):
+        np.testing.assert_allclose(fw.numpy(x), t, rtol=0, atol=1e-10)
+
+
 def test_plan_and_potentials_in_every_argument_in_one_loss(fw: Any) -> None:
     """A loss of plan and value with first derivatives by both modes against differences."""
     C = np.cos(np.arange(30.0)).reshape(6, 5)
