@@ -4,6 +4,14 @@
 """
 
 from .backends import ArraySpec, get_backend, host_function
+from .derivatives import (
+    check_grads,
+    custom_gradient,
+    linear_solve,
+    root,
+    stop_gradient,
+    zero_grad,
+)
 from .transport import Result, Status, emd, emd2, solve
 from .version import __version__
 
@@ -12,9 +20,15 @@ __all__ = [
     "Result",
     "Status",
     "__version__",
+    "check_grads",
+    "custom_gradient",
     "emd",
     "emd2",
     "get_backend",
     "host_function",
+    "linear_solve",
+    "root",
     "solve",
+    "stop_gradient",
+    "zero_grad",
 ]

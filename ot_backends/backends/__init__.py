@@ -128,6 +128,26 @@ class Backend(Protocol):
         """
         ...
 
+    def jvp(self, f: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
+        """Return ``f(*primals)`` and its derivative along `tangents`: the framework's own."""
+        ...
+
+    def vjp(self, f: Callable[..., Any], *primals: Any) -> tuple[Any, Any]:
+        """Return ``f(*primals)`` and a function: cotangent -> tuple of those of `primals`."""
+        ...
+
+    def vmap(self, f: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
+        """Return `f` mapped over a dimension: the framework's own."""
+        ...
+
+    def close_over(self, f: Callable[..., Any], examples: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Return g and the traced arrays that `f`, of flat arrays, captures.
+
+        ``g(captured, *args) = f(*args)``, so that they can be arguments of `set_rules`. Where the
+        framework cannot tell what a function captures, nothing is.
+        """
+        ...
+
     def set_rules(self, values: Sequence[Any], args: Sequence[Any], rules: Rules) -> list[Any]:
         """Return the first ``rules.count`` of `values`, with derivatives in `args` by `rules`.
 

@@ -222,7 +222,7 @@ class BoundHost:
             "pass stop_gradient(x)"
         )
 
-    def transposed(self, mode: Mode) -> NotDifferentiableError:
+    def cannot_transpose(self, mode: Mode) -> NotDifferentiableError:
         """Return the error where the other rule cannot be transposed."""
         other, way = ("vjp", "forward") if mode == "jvp" else ("jvp", "reverse")
         return NotDifferentiableError(

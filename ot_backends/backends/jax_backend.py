@@ -13,6 +13,7 @@ from . import jax_rules
 from .host_call import call_host_function
 from .host_function import HostFunction
 from .jax_attach import set_gradients
+from .jax_closure import close_over
 from .jax_extend import replicate
 from .jax_hostcall import host_call
 from .rules import Rules
@@ -94,6 +95,23 @@ class JaxBackend:
     def set_gradients(self, value: Any, inputs: Any, grads: Any) -> Any:
         """Return `value` with d value = sum <grads, d inputs> at every order; see `Backend`."""
         return set_gradients(value, inputs, grads)
+
+    def jvp(self, f: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
+        """Return ``f(*primals)`` and its derivative along `tangents`."""
+        return jax.jvp(f, tuple(primals), tuple(tangents))
+
+    def vjp(self, f: Callable[..., Any], *primals: Any) -> tuple[Any, Any]:
+        """Return ``f(*primals)`` and the function from a cotangent to those of `primals`."""
+        return jax.vjp(f, *primals)
+
+    def vmap(self, f: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
+        """Return `f` mapped over a dimension."""
+        mapped: Callable[..., Any] = jax.vmap(f, in_axes)
+        return mapped
+
+    def close_over(self, f: Callable[..., Any], examples: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Return g with ``g(captured, *args) = f(*args)``, and captured; see `Backend`."""
+        return close_over(f, examples)
 
     def set_rules(self, values: Sequence[Any], args: Sequence[Any], rules: Rules) -> list[Any]:
         """Return the outputs among `values`, differentiable by `rules`; see `Backend`."""

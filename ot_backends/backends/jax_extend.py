@@ -2,9 +2,9 @@
 
 Tested with JAX 0.6.2 and 0.10.2. Three groups of names:
 
-- ``jax.extend.core.Primitive``, ``jax.interpreters.ad`` and ``.batching``, and
-  ``jax.core.ShapedArray``: how a primitive gets its rules. There is no substitute: without them the
-  import fails, by name.
+- ``jax.extend.core.Primitive`` and ``.jaxpr_as_fun``, ``jax.interpreters.ad`` and ``.batching``,
+  and ``jax.core.ShapedArray``: how a primitive gets its rules. There is no substitute: without them
+  the import fails, by name.
 - ``jax.interpreters.mlir.emit_python_callback``: a host callback that hands NumPy arrays to Python.
   ``jax.pure_callback`` puts its arguments on a device first, and that waits for a thread pool whose
   threads may all be waiting for this very callback. Where the name is missing or its signature
@@ -25,7 +25,7 @@ from ..errors import MissingBackendError
 
 try:
     from jax.core import ShapedArray
-    from jax.extend.core import Primitive
+    from jax.extend.core import Primitive, jaxpr_as_fun
     from jax.interpreters import ad, batching, mlir
 except ImportError as error:
     raise MissingBackendError(
@@ -39,6 +39,7 @@ __all__ = [
     "batching",
     "explicit_spec",
     "has_tangent",
+    "jaxpr_as_fun",
     "mlir",
     "output_types",
     "register_host_lowering",

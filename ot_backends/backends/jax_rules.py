@@ -90,6 +90,8 @@ batching.primitive_batchers[rules_p] = _rules_batch
 def _rules_jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, rules: Rules, count: int, batch_ndim: int
 ) -> tuple[Any, Any]:
+    # A number that is differentiated eagerly comes as it is.
+    primals = [x if hasattr(x, "shape") else jnp.asarray(x) for x in primals]
     # The outputs again, differentiable at the outer levels: the rules depend on them.
     outs = rules_p.bind(*primals, rules=rules, count=count, batch_ndim=batch_ndim)
     residuals, args = primals[rules.count : count], primals[count:]
@@ -173,7 +175,7 @@ class Linear:
         try:
             return list(jax.linear_transpose(function, *shapes)(tuple(y)))
         except NotDifferentiableError as error:
-            raise self.rules.transposed(mode) from error
+            raise self.rules.cannot_transpose(mode) from error
 
     def _run(self, mode: Mode, x: Sequence[Any], res: Sequence[Any]) -> list[Any]:
         """Run a rule on tangents or cotangents `x`."""

@@ -8,6 +8,7 @@ from typing import Any
 import array_api_compat.numpy as xp
 import numpy as np
 
+from ..errors import NotDifferentiableError, UnsupportedTransformError
 from .gradients import contraction, gradient_pairs
 from .host_call import call_host_function
 from .host_function import HostFunction
@@ -67,6 +68,22 @@ class NumpyBackend:
         for x, g, where in gradient_pairs(inputs, grads):
             contraction(np.shape(value), np.shape(x), np.shape(g), where)
         return value
+
+    def jvp(self, f: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
+        """Raise: NumPy differentiates nothing."""
+        raise NotDifferentiableError("NumPy has no derivatives: pass JAX arrays or Torch tensors")
+
+    def vjp(self, f: Callable[..., Any], *primals: Any) -> tuple[Any, Any]:
+        """Raise: NumPy differentiates nothing."""
+        raise NotDifferentiableError("NumPy has no derivatives: pass JAX arrays or Torch tensors")
+
+    def vmap(self, f: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
+        """Raise: NumPy maps nothing."""
+        raise UnsupportedTransformError("NumPy has no vmap: pass JAX arrays or Torch tensors")
+
+    def close_over(self, f: Callable[..., Any], examples: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Return `f` as a function of nothing captured; see `Backend.close_over`."""
+        return lambda captured, *args: f(*args), []
 
     def set_rules(self, values: Sequence[Any], args: Sequence[Any], rules: Rules) -> list[Any]:
         """Return the outputs among `values`."""

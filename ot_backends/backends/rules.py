@@ -70,7 +70,7 @@ class Rules(Protocol):
         """Return the error for a derivative through ``args[position]``, which has no rule."""
         ...
 
-    def transposed(self, mode: Mode) -> NotDifferentiableError:
+    def cannot_transpose(self, mode: Mode) -> NotDifferentiableError:
         """Return the error where the other rule, in place of this `mode`, calls the host."""
         ...
 

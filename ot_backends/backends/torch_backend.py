@@ -162,6 +162,27 @@ class TorchBackend:
             )
         return attach(bare, xs, gs)
 
+    def jvp(self, f: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
+        """Return ``f(*primals)`` and its derivative along `tangents`."""
+        results: Any = torch.func.jvp(f, tuple(primals), tuple(tangents))
+        return results[0], results[1]
+
+    def vjp(self, f: Callable[..., Any], *primals: Any) -> tuple[Any, Any]:
+        """Return ``f(*primals)`` and the function from a cotangent to those of `primals`."""
+        results: Any = torch.func.vjp(f, *primals)
+        value, pull = results
+        # torch gives a bare tensor where there is one primal
+        return value, (lambda ct: (pull(ct),)) if len(primals) == 1 else pull
+
+    def vmap(self, f: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
+        """Return `f` mapped over a dimension."""
+        mapped: Callable[..., Any] = torch.func.vmap(f, in_axes)
+        return mapped
+
+    def close_over(self, f: Callable[..., Any], examples: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Return `f` as a function of nothing captured; see `Backend.close_over`."""
+        return lambda captured, *args: f(*args), []
+
     def set_rules(self, values: Sequence[Any], args: Sequence[Any], rules: Rules) -> list[Any]:
         """Return the outputs among `values`, differentiable by `rules`; see `Backend`."""
         raise UnsupportedTransformError(
