@@ -61,6 +61,7 @@ class NumpyBackend:
         arrays = [np.asarray(x) for x in args]
         outs = resolve_out(out, [ArraySpec(x.shape, x.dtype.name) for x in arrays])
         results = run_host(fn, arrays, outs, vectorized=vectorized)
+        results = tuple(x[()] for x in results)  # a 0-d result is a number, as in NumPy itself
         return results[0] if outs.single else results
 
     def set_gradients(self, value: Any, inputs: Any, grads: Any) -> Any:

@@ -47,13 +47,24 @@ def check_shapes(
                 f"the last dimension of {name} must be {size}, the number of {what} of M"
             )
     leading = [s[:-1] for s, _, _ in sizes.values()] + [M[:-2]]
-    try:
-        batch = np.broadcast_shapes(*leading)
-    except ValueError as error:
+    batch = _broadcast(leading)
+    if batch is None:
         raise ProblemError(
             f"the batch dimensions of {', '.join(sizes)} and M do not broadcast: {leading}"
-        ) from error
+        )
     return Shapes(batch, n, m)
+
+
+def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """Broadcast shapes, or return None: plain Python, which torch.compile traces."""
+    ndim = max(len(shape) for shape in shapes)
+    result = []
+    for d in range(-ndim, 0):
+        sizes = [shape[d] for shape in shapes if len(shape) >= -d and shape[d] != 1]
+        if any(size != sizes[0] for size in sizes):
+            return None
+        result.append(sizes[0] if sizes else 1)
+    return tuple(result)
 
 
 def mass_tolerance(eps: float, size: int) -> float:
@@ -69,7 +80,8 @@ def mass_tolerance(eps: float, size: int) -> float:
 
 def check_weights(name: str, w: Float, where: str) -> float:
     """Check one weight vector and return its sum."""
-    total = float(w.sum())
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = float(w.sum())
     low = w.min()
     if low >= 0 and 0 < total < math.inf:  # False for NaN, too
         return total

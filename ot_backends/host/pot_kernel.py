@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..errors import IterationLimitError, OTError, ProblemError
 from .tree import Float
 
@@ -52,6 +54,7 @@ def pot_kernel(
             "leave it out for no limit"
         )
     u0, v0 = (None, None) if start is None else start
+    M = np.ascontiguousarray(M)
     plan, _, u, v, code = load_kernel()(a, b, M, max_iterations or _NO_LIMIT, 1, u0, v0)
     if code == _OPTIMAL:
         return KernelResult(plan, u, v)

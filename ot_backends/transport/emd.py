@@ -176,7 +176,7 @@ def emd2(
             else loss[k]
             for k in range(loss.shape[0])
         ]
-    return (loss, entries) if entries else loss
+    return [loss, entries] if entries else loss  # a list, as in POT
 
 
 def _by_columns(problem: Problem) -> Problem:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from ..backends import ArraySpec, Backend, get_backend
 from ..basis import device_of
-from ..errors import ProblemError
+from ..errors import MixedBackendsError, ProblemError
 from ..host import HostSolve, Options, check_shapes, mass_tolerance
 
 Array = Any
@@ -115,9 +115,14 @@ def prepare(a: Any, b: Any, M: Any) -> Problem:
     The results have the floating type of ``M``, which the weights never narrow. Where ``M`` holds
     integers or booleans it is the weights' floating type, else the framework's default.
     """
-    nx = get_backend(a, b, M)
-    M = nx.asarray(M)
-    weights = [None if w is None or _is_empty(w) else nx.asarray(w, like=M) for w in (a, b)]
+    nx = _backend_of(a, b, M)
+    M = _as_array(nx, "M", M, None, None)
+    # Numbers of plain Python take the type of M; arrays keep their own.
+    plain = nx.dtype_name(M) if nx.xp.isdtype(M.dtype, "real floating") else None
+    weights = [
+        None if w is None or _is_empty(w) else _as_array(nx, name, w, M, plain)
+        for name, w in (("a", a), ("b", b))
+    ]
     if len(M.shape) < 2:
         raise ProblemError(
             f"M must have the shape (n, m) or (..., n, m), but its shape is {tuple(M.shape)}"
@@ -128,6 +133,27 @@ def prepare(a: Any, b: Any, M: Any) -> Problem:
         _uniform(nx, M.shape[-2 + k], carried, M) if w is None else w for k, w in enumerate(weights)
     )
     return Problem(nx, a, b, M, dtype, carried)
+
+
+def _backend_of(a: Any, b: Any, M: Any) -> Backend:
+    try:
+        return get_backend(a, b, M)
+    except MixedBackendsError:
+        raise
+    except TypeError:
+        for name, x in (("M", M), ("a", a), ("b", b)):
+            try:
+                get_backend(x)
+            except TypeError as error:
+                raise ProblemError(f"{name} must be an array of numbers: {error}") from error
+        raise
+
+
+def _as_array(nx: Backend, name: str, x: Any, like: Array | None, plain: str | None) -> Array:
+    try:
+        return nx.asarray(x, like=like, dtype=plain if isinstance(x, (list, tuple)) else None)
+    except (TypeError, ValueError) as error:
+        raise ProblemError(f"{name} must be an array of numbers: {error}") from error
 
 
 def _is_empty(w: Any) -> bool:
