@@ -42,7 +42,7 @@ public:
         if (warm) {
             prune_basis(w_, cost_);
         } else {
-            GreedyStart<Cost> start(w_, cost_);
+            GreedyStart<Cost> start(w_, cost_, stopper_);
             bad = start.run();
             if (bad.status != Status::optimal) return bad.status;
         }
@@ -113,8 +113,8 @@ private:
     // One round over the given rows; those that had a cell to enter are appended to `hot`.
     Status price(const std::vector<i32>& rows, std::vector<i32>& hot) {
         for (i32 i : rows) {
-            if ((++counts.priced & 63) == 0)
-                if (Status s = stopper_.check(); s != Status::optimal) return s;
+            counts.priced++;
+            if (Status s = stopper_.check_some(); s != Status::optimal) return s;
             double c, r;
             i32 j = entering(i, &c, &r);
             if (j == BAD) return bad.status;
