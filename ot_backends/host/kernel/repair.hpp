@@ -26,15 +26,18 @@ inline bool read_basis(Workspace& w, const i32* basis) {
     preorder(N, root, [basis](i32 x) { return basis[x]; }, w);
     if (static_cast<i32>(w.order.size()) != N) return false;
     for (i32 x = 0; x < N; x++) t.node[x].parent = basis[x] < 0 ? t.R : basis[x];
+    w.order.insert(w.order.begin(), t.R);
     return true;
 }
 
 // Takes empty nodes out of the tree, and hangs what was below them, and below cells that are no longer
-// finite, from R. w.pot continues the potentials over what was cut.
+// finite, from R. w.pot continues the potentials over what was cut; w.order follows.
 template <class Cost> void prune_basis(Workspace& w, const Cost& cost) {
     Tree& t = w.tree;
+    bool changed = static_cast<i32>(w.rows.size()) < t.n;
     w.pot[t.R] = 0;
     for (i32 x : w.order) {  // parents first
+        if (x == t.R) continue;
         i32 p = t.node[x].parent;
         if (p == t.R) {
             w.pot[x] = 0;
@@ -44,15 +47,18 @@ template <class Cost> void prune_basis(Workspace& w, const Cost& cost) {
         bool finite = std::isfinite(c);
         t.cost[x] = finite ? c : 0.0;
         w.pot[x] = below(t, x, w.pot[p]);
-        if (!finite) t.node[x].parent = t.R;
+        if (!finite) t.node[x].parent = t.R, changed = true;
     }
+    for (i32 j = 0; j < t.m; j++) changed |= w.mass_b[j] == 0;
+    if (!changed) return;
     auto empty = [&](i32 x) {
         return x != t.R && (t.is_row(x) ? w.mass_a[x] : w.mass_b[x - t.n]) == 0;
     };
-    for (i32 x : w.order)
+    for (i32 x = 0; x < t.R; x++)
         if (empty(t.node[x].parent)) t.node[x].parent = t.R;
-    for (i32 x : w.order)
+    for (i32 x = 0; x < t.R; x++)
         if (empty(x)) t.node[x].parent = Tree::ABSENT;
+    preorder(w);
 }
 
 inline void load_supply(Workspace& w) {
@@ -183,10 +189,10 @@ template <class Cost> void all_potentials(Workspace& w, const Cost& cost) {
 // Everything between "the parents are set" and the first pivot.
 template <class Cost> void settle(Workspace& w, const Cost& cost, bool warm) {
     Tree& t = w.tree;
-    preorder(w);
     if (warm) {
         choose_roots(w);
     } else {
+        preorder(w);
         all_potentials(w, cost);
     }
     hang_infeasible(w);
