@@ -9,7 +9,7 @@ from setuptools import Extension, setup
 SOURCES = "ot_backends/host/kernel"
 HEADERS = sorted(f"{SOURCES}/{name}" for name in os.listdir(SOURCES) if name.endswith(".hpp"))
 # No contraction into fused multiply-adds: every instruction set gives the same bits.
-FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fno-math-errno"]
+FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fno-math-errno", "-g0"]
 if sys.platform == "linux":
     FLAGS.append("-Wno-psabi")
 if platform.machine().lower() in ("x86_64", "amd64"):

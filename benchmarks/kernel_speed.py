@@ -212,7 +212,7 @@ def points(sizes: list[int]) -> None:
         if n > 5000:
             print(f"  {n:6d} {'':9s} {k:9.2f} {'':7s} {used:8.1f}", flush=True)
             continue
-        e, reference = timed(lambda X=X, Y=Y, a=a: emd2_lazy(X, Y, a, a, numItermax=10**9))
+        e, (reference, _) = timed(lambda X=X, Y=Y, a=a: emd2_lazy(X, Y, a, a, numItermax=10**9))
         same(r[VALUE], float(reference), np.ones(1))
         print(f"  {n:6d} {e:9.2f} {k:9.2f} {e / k:7.2f} {used:8.1f}", flush=True)
 
