@@ -1,4 +1,4 @@
-"""The compiled parts. Both are optional: without a compiler the package installs and uses POT's kernel."""
+"""The compiled parts, both optional: without a compiler the package uses POT's kernel."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ from setuptools import Extension, setup
 SOURCES = "ot_backends/host/kernel"
 HEADERS = sorted(f"{SOURCES}/{name}" for name in os.listdir(SOURCES) if name.endswith(".hpp"))
 # No contraction into fused multiply-adds: every instruction set gives the same bits.
-FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fno-math-errno"]
+FLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-fno-math-errno", "-g0"]
 if sys.platform == "linux":
     FLAGS.append("-Wno-psabi")
 if platform.machine().lower() in ("x86_64", "amd64"):
@@ -17,8 +17,8 @@ if platform.machine().lower() in ("x86_64", "amd64"):
 EXTRA = os.environ.get("OT_BACKENDS_CFLAGS", "").split()
 
 
-
 def extension(name: str, source: str, include: str) -> Extension:
+    """One compiled module of the kernel."""
     return Extension(
         f"ot_backends.host.{name}",
         [f"{SOURCES}/{source}"],
@@ -31,6 +31,7 @@ def extension(name: str, source: str, include: str) -> Extension:
 
 
 def extensions() -> list[Extension]:
+    """What can be built here."""
     import numpy
 
     found = [extension("_kernel", "module.cpp", numpy.get_include())]

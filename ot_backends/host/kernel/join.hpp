@@ -29,7 +29,7 @@ public:
         lay_out(w_);
         for (i32 x : w_.order)
             if (x != t_.R && t_.node[x].parent == t_.R) t_.cost[x] = 0;
-        t_.q[m] = 0;
+        w_.main = -1;
         refresh_potentials(w_);
         return true;
     }

@@ -18,6 +18,8 @@ struct Workspace {
     std::vector<i32> index, parent, size;
     std::vector<double> rest, sums;
     double big = 0;                    // size of the artificial costs; 0: one child of R, no flow there
+    std::vector<double> raised;        // (N + 1) how much of it each artificial edge has in its cost
+    i32 main = -1;                     // the child of R whose potential is 0, see potentials.hpp
     bool joined = false;               // join.hpp ran: strong feasibility is no longer certain
     i64 slack = 0;                     // units of mass that join.hpp left out
 };

@@ -19,9 +19,24 @@ inline double below(const Tree& t, i32 x, double parent_potential) {
     return parent_potential + (t.is_row(x) ? t.cost[x] : -t.cost[x]);
 }
 
-// q afresh from that of R, in the order of the thread.
+inline i32 top_of(const Tree& t, i32 x) {
+    while (t.node[x].parent != t.R) x = t.node[x].parent;
+    return x;
+}
+
+// The child of R whose potential is to be 0: the one above most columns when the artificial costs were
+// set, while it is one, else that above the first column. Without this, R would take every change of the
+// larger side of a cut, and its potential could outgrow the differences that count.
+inline i32 gauge(const Workspace& w) {
+    const Tree& t = w.tree;
+    if (w.main >= 0 && t.node[w.main].parent == t.R) return w.main;
+    return top_of(t, t.n + t.next[t.m]);
+}
+
+// q afresh, in the order of the thread.
 inline void refresh_potentials(Workspace& w) {
     Tree& t = w.tree;
+    t.q[t.m] = -below(t, gauge(w), 0.0);
     for (i32 j = t.next[t.m]; j != t.m; j = t.next[j]) {
         const i32 y = t.n + j, x = t.node[y].parent;
         t.q[j] = (x == t.R ? t.q[t.m] : t.row_potential(x)) - t.cost[y];

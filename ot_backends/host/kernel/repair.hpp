@@ -26,15 +26,18 @@ inline bool read_basis(Workspace& w, const i32* basis) {
     preorder(N, root, [basis](i32 x) { return basis[x]; }, w);
     if (static_cast<i32>(w.order.size()) != N) return false;
     for (i32 x = 0; x < N; x++) t.node[x].parent = basis[x] < 0 ? t.R : basis[x];
+    w.order.insert(w.order.begin(), t.R);
     return true;
 }
 
 // Takes empty nodes out of the tree, and hangs what was below them, and below cells that are no longer
-// finite, from R. w.pot continues the potentials over what was cut.
+// finite, from R. w.pot continues the potentials over what was cut; w.order follows.
 template <class Cost> void prune_basis(Workspace& w, const Cost& cost) {
     Tree& t = w.tree;
+    bool changed = static_cast<i32>(w.rows.size()) < t.n;
     w.pot[t.R] = 0;
     for (i32 x : w.order) {  // parents first
+        if (x == t.R) continue;
         i32 p = t.node[x].parent;
         if (p == t.R) {
             w.pot[x] = 0;
@@ -44,15 +47,18 @@ template <class Cost> void prune_basis(Workspace& w, const Cost& cost) {
         bool finite = std::isfinite(c);
         t.cost[x] = finite ? c : 0.0;
         w.pot[x] = below(t, x, w.pot[p]);
-        if (!finite) t.node[x].parent = t.R;
+        if (!finite) t.node[x].parent = t.R, changed = true;
     }
+    for (i32 j = 0; j < t.m; j++) changed |= w.mass_b[j] == 0;
+    if (!changed) return;
     auto empty = [&](i32 x) {
         return x != t.R && (t.is_row(x) ? w.mass_a[x] : w.mass_b[x - t.n]) == 0;
     };
-    for (i32 x : w.order)
+    for (i32 x = 0; x < t.R; x++)
         if (empty(t.node[x].parent)) t.node[x].parent = t.R;
-    for (i32 x : w.order)
+    for (i32 x = 0; x < t.R; x++)
         if (empty(x)) t.node[x].parent = Tree::ABSENT;
+    preorder(w);
 }
 
 inline void load_supply(Workspace& w) {
@@ -113,17 +119,23 @@ inline void hang_infeasible(Workspace& w) {
     if (moved) preorder(w);
 }
 
-// Raises the cost of artificial edges that carry flow by `amount`. The one above most columns stays as it
-// is (only differences count), and R gets the potential that makes the top there 0.
-inline void raise_artificials(Workspace& w, double amount) {
+// Brings the part of x's artificial edge that speaks against its flow up to `w.big`. False: it was there.
+inline bool raise_artificial(Workspace& w, i32 x) {
     Tree& t = w.tree;
-    i32 main = -1;
-    for (i32 x : w.order)
-        if (x != t.R && t.node[x].parent == t.R && (main < 0 || t.columns(x) > t.columns(main))) main = x;
-    for (i32 x : w.order)
-        if (x != t.R && x != main && t.node[x].parent == t.R && t.node[x].flow > 0)
-            t.cost[x] += t.up(x) == t.is_row(x) ? amount : -amount;
-    t.q[t.m] = -below(t, main, 0.0);
+    const double amount = w.big - w.raised[x];
+    if (!(amount > 0) || x == w.main) return false;  // only differences count: one edge stays as it is
+    t.cost[x] += t.up(x) == t.is_row(x) ? amount : -amount;
+    w.raised[x] = w.big;
+    return true;
+}
+
+// The same for all artificial edges that carry flow. False: all were there.
+inline bool raise_artificials(Workspace& w) {
+    const Tree& t = w.tree;
+    bool any = false;
+    for (i32 x = 0; x < t.R; x++)
+        if (t.node[x].parent == t.R && t.node[x].flow > 0) any |= raise_artificial(w, x);
+    return any;
 }
 
 template <class Cost> double largest_cost(const Workspace& w, const Cost& cost) {
@@ -144,18 +156,20 @@ template <class Cost> void price_artificials(Workspace& w, const Cost& cost) {
     Tree& t = w.tree;
     i32 tops = 0;
     double low = INF, high = -INF;
+    w.main = -1, w.big = 0;
     for (i32 x : w.order) {
         if (x == t.R) continue;
         low = std::min(low, w.pot[x]), high = std::max(high, w.pot[x]);
-        if (t.node[x].parent == t.R) tops++, t.cost[x] = t.is_row(x) ? w.pot[x] : -w.pot[x];
+        if (t.node[x].parent != t.R) continue;
+        tops++, t.cost[x] = t.is_row(x) ? w.pot[x] : -w.pot[x];
+        if (w.main < 0 || t.columns(x) > t.columns(w.main)) w.main = x;
     }
-    w.big = 0;
-    if (tops > 1) {
-        w.big = 2 * (high - low);
-        if (!(w.big > 0)) w.big = largest_cost(w, cost);
-        if (!(w.big > 0)) w.big = 1;
-    }
-    raise_artificials(w, w.big);
+    if (tops < 2) return;
+    w.raised.assign(t.R + 1, 0.0);
+    w.big = 2 * (high - low);
+    if (!(w.big > 0)) w.big = largest_cost(w, cost);
+    if (!(w.big > 0)) w.big = 1;
+    raise_artificials(w);
 }
 
 // Costs of the edges and potentials of all nodes along the tree; every component starts from 0.
@@ -175,10 +189,10 @@ template <class Cost> void all_potentials(Workspace& w, const Cost& cost) {
 // Everything between "the parents are set" and the first pivot.
 template <class Cost> void settle(Workspace& w, const Cost& cost, bool warm) {
     Tree& t = w.tree;
-    preorder(w);
     if (warm) {
         choose_roots(w);
     } else {
+        preorder(w);
         all_potentials(w, cost);
     }
     hang_infeasible(w);

@@ -31,6 +31,8 @@ namespace rows_detail {
 // Cells ahead to prefetch. Rows follow each other in memory, but hardware prefetching ends with the page.
 inline constexpr int AHEAD = 512;
 
+inline constexpr double LARGE = std::numeric_limits<double>::max();
+
 template <int W> struct Vec {
     typedef double D __attribute__((vector_size(W * 8)));
     typedef i64 L __attribute__((vector_size(W * 8)));
@@ -84,7 +86,9 @@ OTB_INLINE Best best(const T* c, const double* q, i32 m, bool* unordered) {
     bool bad = false;
     if (m >= 4 * W) {
         D low[4];
-        L at[4], now, nan = {};
+        L at[4], now;
+        const D large = D{} + LARGE;
+        D nan = {};  // 0, or NaN once there was one
         for (int l = 0; l < W; l++) now[l] = l;
         for (int k = 0; k < 4; k++) low[k] = D{} + INF, at[k] = now;
         for (; j + 4 * W <= m; j += 4 * W) {
@@ -96,7 +100,10 @@ OTB_INLINE Best best(const T* c, const double* q, i32 m, bool* unordered) {
                 L less = x < low[k];
                 low[k] = less ? x : low[k];
                 at[k] = less ? now : at[k];
-                if (Check) nan |= cost != cost;
+                if (Check) {
+                    D clipped = large < cost ? large : cost;  // +inf is allowed; NaN stays NaN
+                    nan += clipped - clipped;
+                }
             }
             now += 4 * W;
         }
@@ -105,8 +112,11 @@ OTB_INLINE Best best(const T* c, const double* q, i32 m, bool* unordered) {
         merge(low[2], at[2], low[3], at[3]);
         merge(low[0], at[0], low[2], at[2]);
         r = reduce<W>(low[0], at[0]);
-        if (Check)
-            for (int l = 0; l < W; l++) bad |= nan[l] != 0;
+        if (Check) {
+            double sum = 0;
+            for (int l = 0; l < W; l++) sum += nan[l];
+            bad = sum != sum;
+        }
     }
     for (; j < m; j++) {
         double cost = c[j], x = cost + q[j];

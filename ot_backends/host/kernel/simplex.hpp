@@ -42,7 +42,7 @@ public:
         if (warm) {
             prune_basis(w_, cost_);
         } else {
-            GreedyStart<Cost> start(w_, cost_);
+            GreedyStart<Cost> start(w_, cost_, stopper_);
             bad = start.run();
             if (bad.status != Status::optimal) return bad.status;
         }
@@ -74,10 +74,9 @@ private:
             if (flow > 0) {
                 // No finite plan needs artificial edges once they cost more than any path.
                 if (!limit_known) limit = 4.0 * (w_.tree.R + 1) * largest_cost(w_, cost_), limit_known = true;
-                if (w_.big < limit) {
-                    preorder(w_);
-                    raise_artificials(w_, 7 * w_.big);
-                    w_.big *= 8;
+                bool raised = raise_artificials(w_);
+                if (!raised && w_.big < limit) w_.big *= 8, raised = raise_artificials(w_);
+                if (raised) {
                     refresh_potentials(w_);
                     continue;
                 }
@@ -114,26 +113,29 @@ private:
     // One round over the given rows; those that had a cell to enter are appended to `hot`.
     Status price(const std::vector<i32>& rows, std::vector<i32>& hot) {
         for (i32 i : rows) {
-            if ((++counts.priced & 63) == 0)
-                if (Status s = stopper_.check(); s != Status::optimal) return s;
+            counts.priced++;
+            if (Status s = stopper_.check_some(); s != Status::optimal) return s;
             double c, r;
             i32 j = entering(i, &c, &r);
             if (j == BAD) return bad.status;
             if (j == NONE) continue;
             hot.push_back(i);
-            if (w_.tree.pivot(i, j, c, r) < 0) {  // only if artificial edges are too cheap
-                preorder(w_);
-                raise_artificials(w_, 7 * w_.big);
-                w_.big *= 8;
-                refresh_potentials(w_);
-                counts.pivots++;
-                continue;
-            }
+            if (w_.tree.pivot(i, j, c, r) < 0) raise_between(i, w_.tree.n + j);
             check_tree(w_);
             if (++counts.pivots == options_.max_pivots) return Status::iteration_limit;
             if (counts.pivots > patience_) tolerance_ *= 2, patience_ += patience_ / 2;
         }
         return Status::optimal;
+    }
+
+    // A cycle through R that nothing limits: its artificial edges are too cheap.
+    void raise_between(i32 x, i32 y) {
+        x = top_of(w_.tree, x), y = top_of(w_.tree, y);
+        if (!(raise_artificial(w_, x) | raise_artificial(w_, y))) {
+            w_.big *= 8;
+            raise_artificial(w_, x), raise_artificial(w_, y);
+        }
+        refresh_potentials(w_);
     }
 
     static constexpr i32 NONE = -1, BAD = -2;

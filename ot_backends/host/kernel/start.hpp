@@ -15,6 +15,7 @@
 
 #include "costs.hpp"
 #include "layout.hpp"
+#include "stop.hpp"
 
 namespace otb {
 
@@ -35,20 +36,21 @@ template <class Cell> BadCell find_bad(i32 i, const Cell* c, const double* q, i3
 
 template <class Cost> class GreedyStart {
 public:
-    GreedyStart(Workspace& w, const Cost& cost)
-        : w_(w), cost_(cost), loops_(row_loops<typename Cost::Cell>()) {}
+    GreedyStart(Workspace& w, const Cost& cost, Stopper& stopper)
+        : w_(w), cost_(cost), stopper_(stopper), loops_(row_loops<typename Cost::Cell>()) {}
 
     BadCell run() {
         BadCell bad = column_potentials();
         if (bad.status != Status::optimal) return bad;
-        sort_rows();
-        assign();
-        return {};
+        bad.status = sort_rows();
+        if (bad.status == Status::optimal) bad.status = assign();
+        return bad;
     }
 
 private:
     Workspace& w_;
     const Cost& cost_;
+    Stopper& stopper_;
     RowLoops<typename Cost::Cell> loops_;
     std::vector<std::pair<i32, i32>> edges_;
 
@@ -60,6 +62,7 @@ private:
         v.assign(m, INF);
         for (i32 j = 0; j < m; j++) t.q[j] = w_.mass_b[j] ? 0.0 : INF;
         for (i32 i : w_.rows) {
+            if (Status s = stopper_.check_some(); s != Status::optimal) return {s};
             const auto* c = cost_.row(i);
             bool unordered;
             Best u = loops_.best_checked(c, t.q.data(), m, &unordered);
@@ -74,18 +77,20 @@ private:
         return {};
     }
 
-    void sort_rows() {
+    Status sort_rows() {
         w_.rest.resize(w_.tree.n);
         for (i32 i : w_.rows) {
+            if (Status s = stopper_.check_some(); s != Status::optimal) return s;
             TwoBest r = loops_.two_best(cost_.row(i), w_.tree.q.data(), w_.tree.m);
             w_.rest[i] = r.second < INF ? r.second - r.best.value : INF;
         }
         w_.index = w_.rows;
         std::stable_sort(w_.index.begin(), w_.index.end(),
                          [&](i32 s, i32 t) { return w_.rest[s] > w_.rest[t]; });
+        return Status::optimal;
     }
 
-    void assign() {
+    Status assign() {
         Tree& t = w_.tree;
         const i32 n = t.n, m = t.m;
         std::vector<i64>& left = w_.supply;  // what each node still has
@@ -102,6 +107,7 @@ private:
         std::vector<double> q = t.q;  // +inf once closed
         edges_.clear();
         for (i32 i : w_.index) {
+            if (Status s = stopper_.check_some(); s != Status::optimal) return s;
             const auto* c = cost_.row(i);
             for (;;) {
                 Best b = loops_.best(c, q.data(), m);
@@ -122,6 +128,7 @@ private:
         for (i32 j = 0; j < m; j++)
             if (q[j] < INF) open.push_back(n + j);
         hang(open);
+        return Status::optimal;
     }
 
     // Parents from the assignments, by a search from the open nodes.
