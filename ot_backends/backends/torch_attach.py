@@ -53,22 +53,20 @@ class _Rule(torch.autograd.Function):
         xs, gs = tensors[:count], tensors[count:]
         ctx.value_ndim = value.ndim
         ctx.value_type = value.shape, value.dtype, value.device
-        ctx.input_types = [(x.shape, x.dtype) for x in xs]
+        ctx.input_shapes = [x.shape for x in xs]
         ctx.save_for_backward(*gs)
         ctx.save_for_forward(*gs)
 
     @staticmethod
     def backward(ctx: Any, cotangent: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         results: list[torch.Tensor | None] = []
-        for k, (g, (shape, dtype)) in enumerate(
-            zip(ctx.saved_tensors, ctx.input_types, strict=True)
-        ):
+        for k, (g, shape) in enumerate(zip(ctx.saved_tensors, ctx.input_shapes, strict=True)):
             if not ctx.needs_input_grad[2 + k]:
                 results.append(None)
                 continue
             ct = cotangent.reshape(cotangent.shape + (1,) * (g.ndim - ctx.value_ndim))
             full = torch.broadcast_shapes(ct.shape, g.shape, shape)
-            results.append((ct * g).expand(full).sum_to_size(shape).to(dtype))
+            results.append((ct * g).expand(full).sum_to_size(shape))
         return None, None, *results, *[None] * len(results)
 
     @staticmethod

@@ -316,7 +316,7 @@ def _to_host(args: list[torch.Tensor], device: torch.device) -> list[np.ndarray[
             ]
             # Wait for these copies and what they depend on, not for other streams.
             torch.cuda.current_stream().record_event().synchronize()
-    return [x.cpu().resolve_conj().resolve_neg().numpy() for x in args]
+    return [x.cpu().numpy() for x in args]
 
 
 def _to_device(x: np.ndarray[Any, Any], dtype: str, device: torch.device) -> torch.Tensor:
