@@ -19,7 +19,8 @@ from .levels import Duals, Masses, optimal_edges
 from .solution import Options, Solution
 from .tree import Float, Tree, edges_of_parents, root_tree
 
-#: A result whose certificate is worse than this, relative to <plan, |M|>, is not handed out.
+#: A result whose certificate is worse than this, relative to its largest cost or potential, is
+#: not handed out.
 _CERTIFIED = 1e-9
 
 
@@ -115,8 +116,10 @@ def _certified(tree: Tree, a: Float, b: Float, M: Float, where: str) -> Solution
     violation = float(excess.max(initial=0.0))
     if not violation < math.inf:  # NaN or -inf in the padding
         violation = float(excess[np.isfinite(M)].max(initial=0.0))
+    # Quotients, not products: an operand near the end of the range may be flushed to zero.
     scale = max(float(np.abs(x).max()) for x in (cost, tree.u, tree.v))
-    if violation > _CERTIFIED * scale or abs(value - dual) > _CERTIFIED * scale * float(a.sum()):
+    gap = abs(value - dual) / float(a.sum())
+    if scale > 0 and max(violation, gap) / scale > _CERTIFIED:
         raise OTError(
             f"the solver returned a plan that is not optimal{where} (value {value!r}, dual value "
             f"{dual!r}, dual violation {violation!r}); please report this problem"

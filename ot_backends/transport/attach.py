@@ -45,11 +45,11 @@ class Attached:
         """b' = b * sum(a) / sum(b) in the carried type."""
         if self._b is None:
             xp, b = self.problem.nx.xp, self.problem.carry(self.problem.b)
-            # The constant makes both sums about 1: the derivative of a quotient squares its
+            # A constant first makes the sum 1: the derivative of a quotient squares its
             # denominator, which leaves the range of floats for masses of 1e-300.
-            unit = 1 / self.problem.nx.stop_gradient(xp.sum(b, axis=-1, keepdims=True))
-            mass_a = xp.sum(self.a * unit, axis=-1, keepdims=True)
-            self._b = b * (mass_a / xp.sum(b * unit, axis=-1, keepdims=True))
+            q = b / self.problem.nx.stop_gradient(xp.sum(b, axis=-1, keepdims=True))
+            mass = xp.sum(self.a, axis=-1, keepdims=True)
+            self._b = mass * (q / xp.sum(q, axis=-1, keepdims=True))
         return self._b
 
     @property
@@ -92,7 +92,7 @@ def potentials(x: Attached) -> tuple[Array, Array]:
     if not x.live:
         return host.u, host.v
     u, v = tree_potentials(nx, host.order, host.size, x.cost, x.a.shape[-1])
-    weights = x.b * (1 / sg(xp.sum(x.b, axis=-1, keepdims=True)))  # of sum 1, as in Attached.b
+    weights = x.b / sg(xp.sum(x.b, axis=-1, keepdims=True))  # of sum 1, as in Attached.b
     gauge = xp.sum(v * weights, axis=-1, keepdims=True) / xp.sum(weights, axis=-1, keepdims=True)
     u, v = u + gauge, v - gauge
     return host.u + (u - sg(u)), host.v + (v - sg(v))
