@@ -112,7 +112,11 @@ def host_name(fn: Callable[..., Any]) -> str:
 
 
 def check_host_function(fn: Any) -> None:
-    """Raise unless `fn` can be called and compared: equal functions share one compiled program."""
+    """Raise unless `fn` can be called and compared: equal functions share one compiled program.
+
+    A host function may have a method ``prepare()``. It is called here, in the caller's own thread:
+    an import inside a callback of a running program, say, may never end.
+    """
     if not callable(fn):
         raise TypeError(f"pycall: fn must be a function of NumPy arrays, but is {fn!r}")
     try:
@@ -122,6 +126,9 @@ def check_host_function(fn: Any) -> None:
             f"pycall: the host function {host_name(fn)!r} is not hashable ({error}); use a plain "
             "function, or a frozen dataclass with __call__ whose fields are hashable"
         ) from error
+    prepare = getattr(fn, "prepare", None)
+    if callable(prepare):
+        prepare()
 
 
 def resolve_out(out: Any, args: Sequence[ArraySpec] = ()) -> Outputs:

@@ -15,7 +15,15 @@ import torch
 from torch.autograd import forward_ad
 
 from ..errors import HostFunctionError, NotDifferentiableError
-from .spec import ArraySpec, Outputs, dtype_name, host_name, resolve_out, run_host
+from .spec import (
+    ArraySpec,
+    Outputs,
+    check_host_function,
+    dtype_name,
+    host_name,
+    resolve_out,
+    run_host,
+)
 from .torch_compat import below_autograd
 
 __all__ = ["LIBRARY", "call", "torch_dtype"]
@@ -255,11 +263,12 @@ def _constant_handle(
     out_guard: Any,
     vectorized: bool,
 ) -> str:
-    out = _rebuild(out, out_parts)
+    fn, out = _rebuild(fn, fn_parts), _rebuild(out, out_parts)
+    check_host_function(fn)
     out = out if callable(out) else resolve_out(out)
     if fn_parts is None:  # by identity: equal objects may still differ in what they note or hold
         return _keep(_Host(fn, out, vectorized)).handle
-    return _keep(_shared_host(_rebuild(fn, fn_parts), out, vectorized)).handle
+    return _keep(_shared_host(fn, out, vectorized)).handle
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -11,9 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import ProblemError
 from .check import check_shapes
+from .native import solve_native
+from .pot_kernel import load_kernel
 from .problem import solve_problem
 from .solution import Options, Solution, empty_solution
+from .which import choose_kernel
 
 #: Below this many cells a problem costs more in Python than in the kernel, which alone runs in
 #: parallel; above it, a chunk is one problem.
@@ -40,6 +44,12 @@ class HostSolve:
 
     options: Options = DEFAULT_OPTIONS
     threads: int | None = None
+    kernel: str | None = None  # "native" or "pot"; None: see choose_kernel
+
+    def prepare(self) -> None:
+        """Get ready in the caller's thread, before anything is traced or forked."""
+        if choose_kernel(self.kernel) == "pot":
+            load_kernel()
 
     def __call__(
         self,
@@ -51,6 +61,11 @@ class HostSolve:
         """Return the solutions stacked over the broadcast leading dimensions."""
         start_shape = None if start is None else start.shape
         batch, n, m = check_shapes(a.shape, b.shape, M.shape, start_shape)
+        if choose_kernel(self.kernel) == "native":
+            threads = self.threads or available_threads()
+            return solve_native(a, b, M, start, self.options, threads)
+        if self.options.time_limit is not None:
+            raise ProblemError("time_limit needs the native kernel, but POT's solves here")
         a, b, M = (np.asarray(x, np.float64) for x in (a, b, M))
         if not batch:
             return solve_problem(a, b, M, start, self.options, "")
@@ -58,12 +73,13 @@ class HostSolve:
         M = np.broadcast_to(M, (*batch, n, m))
         starts = None if start is None else np.broadcast_to(start, (*batch, n + m))
         result = empty_solution(batch, n, m)
+        arrays: tuple[NDArray[Any], ...] = result
 
         def one(k: tuple[int, ...]) -> None:
             where = f" of problem {k[0] if len(k) == 1 else k}"
             start = None if starts is None else starts[k]
             solution = solve_problem(a[k], b[k], M[k], start, self.options, where)
-            for array, part in zip(result, solution, strict=True):
+            for array, part in zip(arrays, solution, strict=True):
                 array[k] = part
 
         self._for_each(one, list(np.ndindex(*batch)), n * m)

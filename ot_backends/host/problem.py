@@ -29,14 +29,15 @@ def solve_problem(
 ) -> Solution:
     """Solve one problem in float64; ``where`` says which of a batch it is, for messages."""
     total_a, total_b = check_weights("a", a, where), check_weights("b", b, where)
+    tolerance = options.mass_tolerance(len(a) + len(b))
     if options.check_marginals:
-        check_masses(total_a, total_b, options.tolerance, where)
+        check_masses(total_a, total_b, tolerance, where)
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):
         rows, cols = np.flatnonzero(a), np.flatnonzero(b)
         full = len(rows) == len(a) and len(cols) == len(b)
         S = M if full else M[np.ix_(rows, cols)]
         allowed = None if check_costs(S, rows, cols, where) else np.isfinite(S)
-        w = Masses(a[rows] / total_a, b[cols] / total_b, options.tolerance, options.max_iterations)
+        w = Masses(a[rows] / total_a, b[cols] / total_b, tolerance, options.max_iterations)
         if allowed is not None and not (allowed.any(axis=1).all() and allowed.any(axis=0).all()):
             raise infeasible(where, "a row or column with mass has no finite cell in M")
         edges = optimal_edges(w, S, allowed, _start(start, M, rows, cols))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .check import mass_tolerance
 from .tree import Float, Int
 
 
@@ -14,8 +15,15 @@ class Options(NamedTuple):
     """What a solve may be told, apart from its arrays."""
 
     check_marginals: bool = True
-    tolerance: float = 1.5e-6
+    #: Machine epsilon of the weights. The mass tolerance follows from it and the size; as a number
+    #: of its own it would make another compiled program for each size.
+    eps: float = 2.0**-52
     max_iterations: int | None = None
+    time_limit: float | None = None  # seconds for the whole call; the native kernel's only
+
+    def mass_tolerance(self, size: int) -> float:
+        """Return the relative mismatch of sums that counts as rounding."""
+        return mass_tolerance(self.eps, size)
 
 
 class Solution(NamedTuple):

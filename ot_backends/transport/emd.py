@@ -8,7 +8,7 @@ from typing import Any
 from ..basis import dense_plan
 from ..errors import ProblemError
 from . import attach
-from .problem import Problem, prepare
+from .problem import Optimum, Problem, prepare
 
 Array = Any
 
@@ -30,6 +30,7 @@ def emd(
     potentials_init: tuple[Array, Array] | None = None,
     *,
     basis: Array | None = None,
+    kernel: str | None = None,
 ) -> Any:
     r"""Compute an exact optimal transport plan.
 
@@ -57,6 +58,8 @@ def emd(
         Potentials to start from. They change the speed, not the optimum.
     basis : array of int32, shape (n + m,), optional
         ``log["basis"]`` of an earlier, similar problem: a better warm start than potentials.
+    kernel : {"native", "pot"}, optional
+        As in ``solve``.
 
     Returns
     -------
@@ -80,7 +83,7 @@ def emd(
     _deprecated(numThreads=numThreads)
     problem = prepare(a, b, M)
     start = _start(problem, basis, potentials_init)
-    x = attach.Attached(problem, problem.optimum(start, check_marginals, numItermax, None))
+    x = attach.Attached(problem, _optimum(problem, start, check_marginals, numItermax, kernel))
     plan = problem.finish(_plan(x))
     if not log:
         return plan
@@ -102,6 +105,7 @@ def emd2(
     potentials_init: tuple[Array, Array] | None = None,
     *,
     basis: Array | None = None,
+    kernel: str | None = None,
 ) -> Any:
     r"""Compute the exact optimal transport loss.
 
@@ -127,7 +131,7 @@ def emd2(
         Pivots after which to give up, with an error; no limit by default.
     log, return_matrix : bool
         Whether to return a dictionary beside the loss, and whether the plan is in it.
-    center_dual, check_marginals, potentials_init, basis
+    center_dual, check_marginals, potentials_init, basis, kernel
         As in ``emd``.
 
     Returns
@@ -162,7 +166,7 @@ def emd2(
     if columns:
         problem = _by_columns(problem)
     start = _start(problem, basis, potentials_init)
-    x = attach.Attached(problem, problem.optimum(start, check_marginals, numItermax, None))
+    x = attach.Attached(problem, _optimum(problem, start, check_marginals, numItermax, kernel))
     loss = problem.finish(attach.value(x))
     entries: dict[str, Any] = {}
     if log or return_matrix:
@@ -177,6 +181,18 @@ def emd2(
             for k in range(loss.shape[0])
         ]
     return [loss, entries] if entries else loss  # a list, as in POT
+
+
+def _optimum(
+    problem: Problem,
+    start: Array | None,
+    check_marginals: bool,
+    numItermax: int | None,
+    kernel: str | None,
+) -> Optimum:
+    return problem.optimum(
+        start, check_marginals=check_marginals, max_iterations=numItermax, kernel=kernel
+    )
 
 
 def _by_columns(problem: Problem) -> Problem:

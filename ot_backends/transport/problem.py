@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ..backends import ArraySpec, Backend, get_backend
 from ..basis import device_of
 from ..errors import MixedBackendsError, ProblemError
-from ..host import HostSolve, Options, check_shapes, mass_tolerance
+from ..host import HostSolve, Options, check_shapes
 
 Array = Any
 
@@ -85,24 +85,20 @@ class Problem:
         return self.nx.xp.astype(x, getattr(self.nx.xp, self.dtype), copy=False)
 
     def optimum(
-        self, start: Array | None, check_marginals: bool, max_iterations: int | None,
-        threads: int | None,
+        self, start: Array | None, *, check_marginals: bool, max_iterations: int | None,
+        time_limit: float | None = None, threads: int | None = None, kernel: str | None = None,
     ) -> Optimum:  # fmt: skip
         """Solve on the host, in one call for the whole batch; nothing differentiates it."""
         nx = self.nx
-        n, m = self.shape
-        options = Options(check_marginals, self._mass_tolerance(n + m), max_iterations)
+        eps = max(_EPS.get(nx.dtype_name(w), 0.0) for w in (self.a, self.b))
+        options = Options(check_marginals, eps, max_iterations, time_limit)
         arrays = [nx.stop_gradient(x) for x in (self.a, self.b, self.M)]
         if start is not None:
             arrays.append(nx.stop_gradient(nx.asarray(start, like=self.M)))
         check_shapes(*(tuple(x.shape) for x in arrays))
         out = SolutionSpec(self.carried, nx.index_dtype)
-        host = HostSolve(options, threads)
+        host = HostSolve(options, threads, kernel)
         return Optimum(*nx.pycall(host, *arrays, out=out, vectorized=True))
-
-    def _mass_tolerance(self, size: int) -> float:
-        names = [self.nx.dtype_name(w) for w in (self.a, self.b)]
-        return mass_tolerance(max(_EPS.get(name, 0.0) for name in names), size)
 
 
 #: Machine epsilons of the floating types that weights may have.

@@ -87,7 +87,9 @@ def solve(
     basis: Array | None = None,
     check_marginals: bool = True,
     max_iterations: int | None = None,
+    time_limit: float | None = None,
     threads: int | None = None,
+    kernel: str | None = None,
 ) -> Result:
     r"""Solve optimal transport problems exactly.
 
@@ -113,8 +115,14 @@ def solve(
         Whether to refuse sums of a and b that differ by more than rounding; if not, b is rescaled.
     max_iterations : int, optional
         Pivots after which to give up, with an error.
+    time_limit : float, optional
+        Seconds after which to give up, with an error (native kernel only). Inside a compiled JAX
+        program, where Ctrl-C does not reach the solver, this ends a solve that takes too long.
     threads : int, optional
         Threads for a batch; by default as many as the process may use.
+    kernel : {"native", "pot"}, optional
+        The solver. By default what the environment variable OT_BACKENDS_KERNEL says, else the
+        native one where it was built, else POT's.
 
     Returns
     -------
@@ -146,7 +154,14 @@ def solve(
            [0.  , 0.25]])
     """
     problem = prepare(a, b, M)
-    host = problem.optimum(basis, check_marginals, max_iterations, threads)
+    host = problem.optimum(
+        basis,
+        check_marginals=check_marginals,
+        max_iterations=max_iterations,
+        time_limit=time_limit,
+        threads=threads,
+        kernel=kernel,
+    )
     x = attach.Attached(problem, host)
     u, v = attach.potentials(x)
     done = problem.finish
