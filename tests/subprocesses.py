@@ -51,6 +51,8 @@ def run_script(
     process.wait()
     timer.cancel()
     drain.join()
+    process.stdout.close()
+    stderr.close()
     stuck = (
         f"after {json.dumps(lines[-1]) if lines else 'its start'}; it printed\n{errors[0][-3000:]}"
     )

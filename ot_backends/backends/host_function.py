@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from .rules import Mode
 from .select import get_backend
 from .spec import ArraySpec, check_host_function, host_name
-from .trees import flatten
+from .trees import array_leaves, flatten
 
 __all__ = ["HostFunction", "Rule", "host_function"]
 
@@ -132,7 +132,7 @@ class HostFunction:
 
     def __call__(self, *args: Any) -> Any:
         """Call the function on arrays of any framework."""
-        return get_backend(*flatten(args)[0]).pycall(self, *args)
+        return get_backend(*array_leaves(args)).pycall(self, *args)
 
     def def_vjp(self, rule: Any = _HERE, *, argnum: int | None = None, host: bool = False) -> Any:
         """Define the derivative in reverse mode; see `host_function`. Also a decorator."""

@@ -56,9 +56,13 @@ class BoundHost:
 
     def _up_to(self, tree: Tree, value: Any, role: str) -> list[Any]:
         try:
-            return tree.flatten_up_to(value)
+            leaves = tree.flatten_up_to(value)
         except ValueError as error:
             raise self._wrong(f"returned {error} {role}, where its declaration differs") from error
+        for x in leaves:
+            if isinstance(x, tuple):
+                raise self._wrong(f"returned a tuple of {len(x)} {role} where an array is declared")
+        return leaves
 
     def _wrong(self, what: str) -> HostFunctionError:
         return HostFunctionError(

@@ -14,12 +14,12 @@ from .host_call import call_host_function
 from .host_function import HostFunction
 from .jax_attach import set_gradients
 from .jax_closure import close_over
-from .jax_extend import replicate
+from .jax_extend import replicate, same_varying
 from .jax_hostcall import host_call
 from .rules import Rules
 from .spec import ArraySpec, check_host_function, resolve_out
 
-__all__ = ["JaxBackend"]
+__all__ = ["BACKEND", "JaxBackend"]
 
 
 class JaxBackend:
@@ -98,11 +98,12 @@ class JaxBackend:
 
     def jvp(self, f: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
         """Return ``f(*primals)`` and its derivative along `tangents`."""
-        return jax.jvp(f, tuple(primals), tuple(tangents))
+        return jax.jvp(f, tuple(primals), _varying_like(tuple(tangents), tuple(primals)))
 
     def vjp(self, f: Callable[..., Any], *primals: Any) -> tuple[Any, Any]:
         """Return ``f(*primals)`` and the function from a cotangent to those of `primals`."""
-        return jax.vjp(f, *primals)
+        value, pull = jax.vjp(f, *primals)
+        return value, lambda ct: pull(_varying_like(ct, value))
 
     def vmap(self, f: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
         """Return `f` mapped over a dimension."""
@@ -116,3 +117,12 @@ class JaxBackend:
     def set_rules(self, values: Sequence[Any], args: Sequence[Any], rules: Rules) -> list[Any]:
         """Return the outputs among `values`, differentiable by `rules`; see `Backend`."""
         return jax_rules.set_rules(values, args, rules)
+
+
+#: The only one.
+BACKEND = JaxBackend()
+
+
+def _varying_like(x: Any, like: Any) -> Any:
+    # Inside jax.shard_map a constant is the same on all devices by its type, a value is not.
+    return jax.tree_util.tree_map(lambda x, y: same_varying([x, y])[0], x, like)

@@ -77,6 +77,8 @@ def _impl(*args: jax.Array, **params: Any) -> list[jax.Array]:
     # Concrete arrays: no program to compile, and an exception of fn is the one that the user sees.
     # The memory is ours alone (copy=True), so that JAX may use it without copying again.
     results = _call([np.asarray(x) for x in args], copy=True, **params)
+    # A constant in a program that runs eagerly (a jaxpr, disable_jit) is no jax.Array.
+    args = tuple(x if isinstance(x, jax.Array) else jnp.asarray(x) for x in args)
     mesh = next((x.sharding.mesh for x in args if isinstance(x.sharding, NamedSharding)), None)
     if mesh is not None:  # spread over several devices: as a traced call types its outputs
         types = _abstract_eval(*map(jax.typeof, args), **params)

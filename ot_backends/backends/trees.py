@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["LEAF", "Tree", "flatten"]
+__all__ = ["LEAF", "Tree", "array_leaves", "flatten"]
 
 
 class Tree(NamedTuple):
@@ -95,6 +96,12 @@ def flatten(x: Any, registered: Registered | None = None) -> tuple[list[Any], Tr
     flat = [flatten(part, registered) for part in parts]
     leaves = [leaf for part, _ in flat for leaf in part]
     return leaves, Tree(kind, keys, tuple(tree for _, tree in flat), len(leaves))
+
+
+def array_leaves(x: Any) -> list[Any]:
+    """Return the leaves of `x`, by which to ask for its backend: containers of JAX's are opened."""
+    jax = sys.modules.get("jax")  # what is not imported has registered nothing
+    return flatten(x, None if jax is None else jax.tree_util.tree_flatten)[0]
 
 
 def _describe(value: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..backends import get_backend
-from ..backends.trees import flatten
+from ..backends.trees import array_leaves
 from ..errors import NotDifferentiableError
 
 __all__ = ["check_grads"]
@@ -51,7 +51,7 @@ def check_grads(
         raise ValueError(f"check_grads: modes must be of 'fwd' and 'rev', but is {modes!r}")
     if order < 1:
         raise ValueError(f"check_grads: order must be at least 1, but is {order}")
-    name = get_backend(*flatten(tuple(args))[0]).name
+    name = get_backend(*array_leaves(tuple(args))).name
     given = {"atol": atol, "rtol": rtol, "eps": eps}
     options: dict[str, Any] = {key: x for key, x in given.items() if x is not None}
     if name == "numpy":

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..backends import Backend, get_backend
-from ..backends.trees import Tree, flatten
+from ..backends.trees import Tree, array_leaves, flatten
 from ..errors import NotDifferentiableError
 
 __all__ = ["Flat", "Point", "nothing_captured", "replaced"]
@@ -24,7 +24,7 @@ class Point:
 
     def __init__(self, x: Any, params: Sequence[Any]) -> None:
         """Flatten both."""
-        leaves = flatten((x, *params))[0]
+        leaves = array_leaves((x, *params))
         self.nx: Backend = get_backend(*leaves)
         like = next((y for y in leaves if hasattr(y, "shape")), None)
         x, self.tree = flatten(x, self.nx.registered)

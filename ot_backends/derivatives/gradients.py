@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..backends import get_backend
-from ..backends.trees import flatten
+from ..backends.trees import array_leaves, flatten
 
 __all__ = ["custom_gradient", "stop_gradient", "zero_grad"]
 
@@ -22,7 +22,7 @@ def stop_gradient(x: Any) -> Any:
     >>> print(jax.grad(lambda x: x * stop_gradient(x))(3.0))
     3.0
     """
-    return get_backend(*flatten(x)[0]).stop_gradient(x)
+    return get_backend(*array_leaves(x)).stop_gradient(x)
 
 
 def zero_grad(x: Any) -> Any:
@@ -40,8 +40,8 @@ def zero_grad(x: Any) -> Any:
     >>> x.grad
     tensor([0., 0.])
     """
-    leaves, tree = flatten(x)
-    nx = get_backend(*leaves)
+    nx = get_backend(*array_leaves(x))
+    leaves, tree = flatten(x, nx.registered)
     return tree.unflatten([nx.set_gradients(y, (y,), (0.0,)) for y in leaves])
 
 
@@ -78,7 +78,7 @@ def custom_gradient(value: Callable[..., Any], grad: Callable[..., Any]) -> Call
 
     @functools.wraps(value)
     def f(*args: Any) -> Any:
-        nx = get_backend(*flatten(args)[0])
+        nx = get_backend(*array_leaves(args))
         grads = grad(*args)
         if len(args) == 1:
             grads = (grads,)
