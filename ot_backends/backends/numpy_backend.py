@@ -15,7 +15,7 @@ from .host_function import HostFunction
 from .rules import Rules
 from .spec import ArraySpec, check_host_function, resolve_out, run_host
 
-__all__ = ["NumpyBackend"]
+__all__ = ["BACKEND", "NumpyBackend"]
 
 
 class NumpyBackend:
@@ -89,3 +89,7 @@ class NumpyBackend:
     def set_rules(self, values: Sequence[Any], args: Sequence[Any], rules: Rules) -> list[Any]:
         """Return the outputs among `values`."""
         return list(values[: rules.count])
+
+
+#: The only one.
+BACKEND = NumpyBackend()

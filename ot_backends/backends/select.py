@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["get_backend", "load_backend"]
 
-_loaded: dict[str, Backend] = {}
 _kinds: dict[type, str] = {}
 _NEUTRAL = "neutral"  # lists and scalars: at home beside any array
 
@@ -58,27 +57,21 @@ def get_backend(*arrays: Any) -> Backend:
 
 def load_backend(name: str) -> Backend:
     """Return the backend called `name` ("numpy", "jax" or "torch"), importing its framework."""
-    backend = _loaded.get(name)
-    if backend is None:
-        backend = _loaded[name] = _load(name)
-    return backend
-
-
-def _load(name: str) -> Backend:
-    # Import statements, which Dynamo executes where a first call is inside torch.compile.
+    # Import statements, which Dynamo executes where a first call is inside torch.compile, and no
+    # cache of our own, which would make it compile the second call again.
     try:
         if name == "numpy":
-            from .numpy_backend import NumpyBackend
+            from .numpy_backend import BACKEND as numpy_backend
 
-            return NumpyBackend()
+            return numpy_backend
         if name == "jax":
-            from .jax_backend import JaxBackend
+            from .jax_backend import BACKEND as jax_backend
 
-            return JaxBackend()
+            return jax_backend
         if name == "torch":
-            from .torch_backend import TorchBackend
+            from .torch_backend import BACKEND as torch_backend
 
-            return TorchBackend()
+            return torch_backend
     except ImportError as error:
         raise MissingBackendError(
             f"the {name} backend needs {name}, which cannot be imported ({error}); "
@@ -88,6 +81,10 @@ def _load(name: str) -> Backend:
 
 
 def _kind(x: Any) -> str:
+    # First and without the cache: a program of torch.compile is bound to all that it looked at.
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return "torch"
     kind = _kinds.get(type(x))
     if kind is None:
         if isinstance(x, (list, tuple)):
@@ -98,11 +95,9 @@ def _kind(x: Any) -> str:
 
 def _classify(x: Any) -> str:
     # A framework that is not imported cannot have made x. jax.Array also says yes to tracers.
-    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    jax = sys.modules.get("jax")
     if isinstance(x, (bool, int, float, complex, np.generic)):
         return _NEUTRAL
-    if torch is not None and isinstance(x, torch.Tensor):
-        return "torch"
     if jax is not None and (isinstance(x, jax.Array) or hasattr(x, "__jax_array__")):
         return "jax"
     if isinstance(x, np.ndarray) or hasattr(x, "__array__"):

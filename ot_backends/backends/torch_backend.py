@@ -20,7 +20,7 @@ from .torch_attach import attach
 from .torch_compat import transforms_active
 from .torch_hostcall import call, torch_dtype
 
-__all__ = ["TorchBackend"]
+__all__ = ["BACKEND", "TorchBackend"]
 
 _NAMES: dict[torch.dtype, str] = {
     x: str(x).removeprefix("torch.") for x in vars(torch).values() if isinstance(x, torch.dtype)
@@ -188,6 +188,10 @@ class TorchBackend:
         raise UnsupportedTransformError(
             f"pycall: derivative rules, as {rules.name!r} has, are not carried by Torch yet"
         )
+
+
+#: The only one.
+BACKEND = TorchBackend()
 
 
 def _is_inexact(x: torch.Tensor) -> bool:

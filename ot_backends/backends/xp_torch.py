@@ -19,3 +19,15 @@ def cumulative_sum(
         first = torch.zeros_like(x.narrow(axis, 0, 1))
         x = torch.cat([first, x], dim=axis)
     return torch.cumsum(x, dim=axis, dtype=dtype)
+
+
+def take_along_axis(x: torch.Tensor, indices: torch.Tensor, /, *, axis: int = -1) -> torch.Tensor:
+    """Return the elements of `x` at `indices` along `axis`; the other dimensions broadcast.
+
+    torch.take_along_dim would bind a compiled program to one size.
+    """
+    x, indices = x.movedim(axis, -1), indices.movedim(axis, -1)
+    if x.shape[:-1] != indices.shape[:-1]:
+        batch = torch.broadcast_shapes(x.shape[:-1], indices.shape[:-1])
+        x, indices = x.expand(*batch, -1), indices.expand(*batch, -1)
+    return torch.gather(x, -1, indices).movedim(-1, axis)
