@@ -136,9 +136,14 @@ def output_types(
 
 
 def register_host_lowering(
-    primitive: Any, callback_of: Callable[..., Callable[..., Sequence[Any]]]
+    primitive: Any,
+    callback_of: Callable[..., Callable[..., Sequence[Any]]],
+    twin_of: Callable[..., Callable[..., Sequence[Any]] | None],
 ) -> None:
-    """Lower `primitive` to one call of ``callback_of(avals_in, **params)`` on NumPy arrays."""
+    """Lower `primitive` to one call of ``callback_of(avals_in, **params)`` on NumPy arrays.
+
+    On the CPU, ``twin_of(avals_in, **params)`` may give a function of JAX arrays to use instead.
+    """
 
     def by_public_callback(*args: Any, **params: Any) -> list[Any]:
         avals = [jax.typeof(x) for x in args]
@@ -167,11 +172,20 @@ def register_host_lowering(
             _run_on_first_device(results)
         return results
 
+    def cpu_lowering(ctx: Any, *args: Any, **params: Any) -> Any:
+        # Over the global arrays of several devices a custom call would run whole on each of them.
+        shared = getattr(ctx.module_context.axis_context, "num_devices", 1) > 1
+        twin = None if shared else twin_of(ctx.avals_in, **params)
+        if twin is None:
+            return lowering(ctx, *args, **params)
+        return mlir.lower_fun(twin, multiple_results=True)(ctx, *args)
+
     # Each lowering registers its own callback with the program; JAX may not reuse an earlier one.
     once: dict[str, Any] = (
         {"cacheable": False} if _takes(mlir.register_lowering, "cacheable") else {}
     )
     mlir.register_lowering(primitive, lowering, **once)
+    mlir.register_lowering(primitive, cpu_lowering, platform="cpu", **once)
 
 
 def _takes(function: Any, *names: str) -> bool:

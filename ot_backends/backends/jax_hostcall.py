@@ -22,6 +22,7 @@ from .jax_extend import (
     same_varying,
     zero_tangent,
 )
+from .jax_ffi import compiled_twin
 from .rules import no_derivative
 from .spec import ArraySpec, Outputs, host_name, run_host
 
@@ -176,4 +177,10 @@ def _callback(avals_in: Sequence[tuple[Any, Any]], **params: Any) -> Callable[..
     return callback
 
 
-register_host_lowering(host_call_p, _callback)
+def _twin(
+    avals_in: Sequence[Any], *, fn: Any, outs: Outputs, batch_ndim: int, vectorized: bool
+) -> Callable[..., list[jax.Array]] | None:
+    return compiled_twin(fn, avals_in, outs, batch_ndim) if vectorized else None
+
+
+register_host_lowering(host_call_p, _callback, _twin)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from .pot_kernel import load_kernel
 from .problem import solve_problem
 from .solution import Options, Solution, empty_solution
 from .which import choose_kernel
+from .xla import XlaCall, xla_call
 
 #: Below this many cells a problem costs more in Python than in the kernel, which alone runs in
 #: parallel; above it, a chunk is one problem.
@@ -50,6 +51,12 @@ class HostSolve:
         """Get ready in the caller's thread, before anything is traced or forked."""
         if choose_kernel(self.kernel) == "pot":
             load_kernel()
+
+    def xla_call(self, args: Sequence[tuple[tuple[int, ...], str]]) -> XlaCall | None:
+        """Describe the compiled twin of this function, for frameworks on XLA; see ``xla.py``."""
+        if choose_kernel(self.kernel) != "native":
+            return None
+        return xla_call(args, self.options, self.threads or available_threads())
 
     def __call__(
         self,
