@@ -20,19 +20,20 @@ class Solved(NamedTuple):
     """The kernel's tuple, by name."""
 
     status: Array
-    parent: Array
-    order: Array
-    size: Array
-    rows: Array
-    cols: Array
-    flow: Array
+    value: Array
     u: Array
     v: Array
-    value: Array
+    flow: Array
+    rows: Array
+    cols: Array
+    order: Array
+    size: Array
+    virtual: Array
+    basis: Array
     dual: Array
     violation: Array
+    iterations: Array
     mass: Array
-    counts: Array
 
 
 def solve(M: Array, a: Array, b: Array, basis: Array | None = None, **options: Any) -> Solved:
@@ -85,6 +86,7 @@ def check(r: Solved, M: Array, a: Array, b: Array) -> None:
     plan = np.zeros((n, m))
     plan[r.rows, r.cols] = r.flow
     assert r.flow.min() >= 0
+    assert not r.virtual.any()
     assert np.abs(plan.sum(1) - a).max() <= 2e-15 * total
     assert np.abs(plan.sum(0) - target).max() <= 2e-15 * total
     scale = np.abs(M).max()
@@ -100,14 +102,14 @@ def check(r: Solved, M: Array, a: Array, b: Array) -> None:
 def check_tree(r: Solved, mass: Array, n: int) -> None:
     N = len(mass)
     root = r.order[0]
-    assert r.parent[root] == -1
+    assert r.basis[root] == -1
     assert mass[root] >= mass.max() * (1 - 1e-15)
     assert sorted(r.order) == list(range(N))
     position = np.empty(N, int)
     position[r.order] = np.arange(N)
     for k in range(1, N):
         x = r.order[k]
-        p = r.parent[x]
+        p = r.basis[x]
         assert (p < n) != (x < n)
         assert (r.rows[k - 1], r.cols[k - 1] + n) == ((x, p) if x < n else (p, x))
         assert position[p] < k < k + r.size[k] <= position[p] + r.size[position[p]]

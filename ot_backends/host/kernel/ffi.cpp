@@ -3,8 +3,13 @@
 //
 //     M (..., n, m), a (..., n), b (..., m)   float32 or float64, all the same
 //     basis (..., n + m)                      int32; anything that is no tree means a cold start
-//     ->  value (...), flow (..., N - 1), u (..., n), v (..., m), dual (...), violation (...)  of M's type
-//         parent, order, size (..., N), rows, cols (..., N - 1), pivots (...)                  int32
+//     ->  value (...), u (..., n), v (..., m), flow (..., N - 1)     of M's type
+//         rows, cols (..., N - 1), order, size (..., N)              int32
+//         virtual (..., N - 1)                                       bool
+//         basis (..., N)                                             int32
+//         dual (...), violation (...)                                of M's type
+//         iterations (...)                                           int32
+//     with N = n + m: the fields of `Output` (types.hpp), in its order.
 //
 // Leading dimensions broadcast (vmap_method="expand_dims"). Attributes: threads, max_pivots (int64),
 // time_limit, balance, mass_tolerance (float64).
@@ -68,6 +73,10 @@ Index index_of(const Lead& lead, const ffi::AnyBuffer& x, int core) {
 
 using Out = ffi::Result<ffi::AnyBuffer>;
 
+// The results in their order: one letter each for the type (M's, int32, bool) and for the size.
+inline constexpr int RESULTS = 13;
+inline constexpr char TYPES[] = "MMMMIIIIBIMMI", SIZES[] = "1nmEEENNEN111";
+
 template <class T>
 ffi::Error run(ffi::AnyBuffer M, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer basis, Out* out,
                int threads, const Options& options) {
@@ -80,10 +89,12 @@ ffi::Error run(ffi::AnyBuffer M, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuf
         b.dimensions().back() != m || basis.dimensions().back() != N)
         return invalid("M (n, m), a (n,), b (m,) and basis (n + m,) don't fit each other, or are empty");
     const i64 count = lead.size();
-    const i64 sizes[12] = {1, E, n, m, 1, 1, N, N, N, E, E, 1};
-    for (int k = 0; k < 12; k++)
-        if (static_cast<i64>(out[k]->element_count()) != count * sizes[k])
+    for (int k = 0; k < RESULTS; k++) {
+        const char c = SIZES[k];
+        const i64 size = c == 'n' ? n : c == 'm' ? m : c == 'N' ? N : c == 'E' ? E : 1;
+        if (static_cast<i64>(out[k]->element_count()) != count * size)
             return invalid("result " + std::to_string(k) + " was declared with the wrong size");
+    }
 
     const Index at_M = index_of(lead, M, 2), at_a = index_of(lead, a, 1), at_b = index_of(lead, b, 1),
                 at_basis = index_of(lead, basis, 1);
@@ -97,12 +108,14 @@ ffi::Error run(ffi::AnyBuffer M, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuf
         wide_a = widen<T>(a), wide_b = widen<T>(b);
         pa = wide_a.data(), pb = wide_b.data();
     }
-    Reals<T> value(*out[0]), flow(*out[1]), u(*out[2]), v(*out[3]), dual(*out[4]), violation(*out[5]);
-    i32* ints[5];
-    for (int k = 0; k < 5; k++) ints[k] = out[6 + k]->typed_data<i32>();
+    Reals<T> value(*out[0]), u(*out[1]), v(*out[2]), flow(*out[3]), dual(*out[10]), violation(*out[11]);
+    auto ints = [&](int k) { return out[k]->typed_data<i32>(); };
     std::vector<double> mass(2 * count);
-    std::vector<i64> counts(2 * count);
     std::vector<i32> status(3 * count);
+    const Output all{status.data(), value.data(), u.data(),    v.data(),
+                     flow.data(),   ints(4),      ints(5),     ints(6),
+                     ints(7),       out[8]->typed_data<bool>(), ints(9), dual.data(),
+                     violation.data(), ints(12),  mass.data()};
 
     solve_batch(
         count, threads, options, nullptr,
@@ -113,15 +126,8 @@ ffi::Error run(ffi::AnyBuffer M, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuf
             return Problem{static_cast<i32>(n), static_cast<i32>(m), pa + at_a(k) * n, pb + at_b(k) * m,
                            trees + at_basis(k) * N};
         },
-        [&](i64 k) {
-            return Output{ints[0] + k * N,     ints[1] + k * N,     ints[2] + k * N,
-                          ints[3] + k * E,     ints[4] + k * E,     flow.data() + k * E,
-                          u.data() + k * n,    v.data() + k * m,    value.data() + k,
-                          dual.data() + k,     violation.data() + k, mass.data() + k * 2,
-                          counts.data() + k * 2, status.data() + k * 3};
-        });
+        [&](i64 k) { return all.at(k, n, m); });
 
-    i32* pivots = out[11]->typed_data<i32>();
     for (i64 k = 0; k < count; k++) {
         const i32* s = &status[3 * k];
         if (s[0] != static_cast<i32>(Status::optimal)) {
@@ -129,23 +135,25 @@ ffi::Error run(ffi::AnyBuffer M, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuf
             if (count > 1) text += " (in problem " + std::to_string(k) + " of the batch)";
             return invalid(text);
         }
-        pivots[k] = static_cast<i32>(std::min<i64>(counts[2 * k], std::numeric_limits<i32>::max()));
     }
-    value.store(), flow.store(), u.store(), v.store(), dual.store(), violation.store();
+    value.store(), u.store(), v.store(), flow.store(), dual.store(), violation.store();
     return ffi::Error::Success();
 }
 
 ffi::Error handle(ffi::AnyBuffer M, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer basis, Out value,
-                  Out flow, Out u, Out v, Out dual, Out violation, Out parent, Out order, Out size,
-                  Out rows, Out cols, Out pivots, i64 threads, i64 max_pivots, double time_limit,
-                  double balance, double mass_tolerance) {
-    Out out[12] = {value, flow, u, v, dual, violation, parent, order, size, rows, cols, pivots};
+                  Out u, Out v, Out flow, Out rows, Out cols, Out order, Out size, Out is_virtual,
+                  Out parent, Out dual, Out violation, Out iterations, i64 threads, i64 max_pivots,
+                  double time_limit, double balance, double mass_tolerance) {
+    Out out[RESULTS] = {value, u,          v,      flow, rows,      cols,      order,
+                        size,  is_virtual, parent, dual, violation, iterations};
     const ffi::DataType type = M.element_type();
     bool fits = a.element_type() == type && b.element_type() == type &&
                 basis.element_type() == ffi::DataType::S32;
-    for (int k = 0; k < 12; k++)
-        fits &= out[k]->element_type() == (k < 6 ? type : ffi::DataType::S32);
-    if (!fits) return invalid("M, a, b and the real results need one type, basis and the rest int32");
+    for (int k = 0; k < RESULTS; k++)
+        fits &= out[k]->element_type() == (TYPES[k] == 'M'   ? type
+                                           : TYPES[k] == 'B' ? ffi::DataType::PRED
+                                                             : ffi::DataType::S32);
+    if (!fits) return invalid("M, a, b and the real results need one type, `virtual` bool, basis and the rest int32");
     const Options options{max_pivots, time_limit, balance, mass_tolerance};
     try {
         if (type == ffi::DataType::F64)
@@ -166,6 +174,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(otb_solve, handle,
                                   .Arg<Real>()
                                   .Arg<Real>()
                                   .Arg<Real>()
+                                  .Ret<Real>()
                                   .Ret<Real>()
                                   .Ret<Real>()
                                   .Ret<Real>()

@@ -106,12 +106,15 @@ private:
         for (i32 k = N_ - 1; k > 0; k--) {
             i32 x = w_.order[k];
             w_.size[w_.parent[x]] += w_.size[x];
-            out_.rows[k - 1] = row_of(x), out_.cols[k - 1] = column_of(x);
+            const i32 i = row_of(x), j = column_of(x);
+            out_.rows[k - 1] = i, out_.cols[k - 1] = j;
+            out_.is_virtual[k - 1] = !std::isfinite(cost_.at(i, j));
         }
         for (i32 k = 0; k < N_; k++) out_.size[k] = w_.size[w_.order[k]];
     }
 
-    // flow on the edge above x = the net supply of the subtree below it; value = <flow, M>
+    // flow on the edge above x = the net supply of the subtree below it; value = <flow, M>. What the
+    // blocks on both sides of a virtual edge lack or have too much ends at their own top nodes.
     void write_flows() {
         std::vector<double>& net = w_.sums;
         net.resize(N_);
@@ -119,6 +122,10 @@ private:
         double value = 0;
         for (i32 k = N_ - 1; k > 0; k--) {
             i32 x = w_.order[k];
+            if (out_.is_virtual[k - 1]) {
+                out_.flow[k - 1] = 0;
+                continue;
+            }
             net[w_.parent[x]] += net[x];
             double f = x < n_ ? net[x] : -net[x];
             f = f > 0 ? f : 0.0;  // under 0 only by rounding

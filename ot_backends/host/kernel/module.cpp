@@ -51,9 +51,9 @@ Index index_of(const Lead& lead, PyArrayObject* x, int core) {
     return Index(lead, shape, count);
 }
 
-// The arrays of the result, in the order of the tuple.
+// The arrays of the result, in the order of the tuple and of `Output`.
 struct Results {
-    static constexpr int COUNT = 14;
+    static constexpr int COUNT = 15;
     PyObject* items[COUNT] = {};
     Output base{};
     i64 n, m;
@@ -64,10 +64,11 @@ struct Results {
         const struct {
             int type;
             npy_intp size;
-        } specs[COUNT] = {{NPY_INT32, 3},  {NPY_INT32, N},      {NPY_INT32, N},  {NPY_INT32, N},
-                          {NPY_INT32, N - 1}, {NPY_INT32, N - 1}, {NPY_DOUBLE, N - 1}, {NPY_DOUBLE, n},
-                          {NPY_DOUBLE, m}, {NPY_DOUBLE, -1},    {NPY_DOUBLE, -1}, {NPY_DOUBLE, -1},
-                          {NPY_DOUBLE, 2}, {NPY_INT64, 2}};
+        } specs[COUNT] = {{NPY_INT32, 3},      {NPY_DOUBLE, -1},    {NPY_DOUBLE, n},
+                          {NPY_DOUBLE, m},     {NPY_DOUBLE, N - 1}, {NPY_INT32, N - 1},
+                          {NPY_INT32, N - 1},  {NPY_INT32, N},      {NPY_INT32, N},
+                          {NPY_BOOL, N - 1},   {NPY_INT32, N},      {NPY_DOUBLE, -1},
+                          {NPY_DOUBLE, -1},    {NPY_INT32, -1},     {NPY_DOUBLE, 2}};
         npy_intp shape[MAX_LEAD + 1];
         for (int d = 0; d < lead.count; d++) shape[d] = static_cast<npy_intp>(lead.shape[d]);
         void* data[COUNT];
@@ -79,19 +80,13 @@ struct Results {
         }
         auto ints = [&](int k) { return static_cast<i32*>(data[k]); };
         auto reals = [&](int k) { return static_cast<double*>(data[k]); };
-        base = {ints(1),  ints(2),  ints(3),  ints(4),   ints(5),
-                reals(6), reals(7), reals(8), reals(9),  reals(10),
-                reals(11), reals(12), static_cast<i64*>(data[13]), ints(0)};
+        base = {ints(0),  reals(1), reals(2), reals(3), reals(4),
+                ints(5),  ints(6),  ints(7),  ints(8),  static_cast<bool*>(data[9]),
+                ints(10), reals(11), reals(12), ints(13), reals(14)};
         return true;
     }
 
-    Output at(i64 k) const {
-        const i64 N = n + m, E = N - 1;
-        return {base.parent + k * N, base.order + k * N, base.size + k * N, base.rows + k * E,
-                base.cols + k * E,   base.flow + k * E,  base.u + k * n,    base.v + k * m,
-                base.value + k,      base.dual + k,      base.violation + k, base.mass + k * 2,
-                base.counts + k * 2, base.status + k * 3};
-    }
+    Output at(i64 k) const { return base.at(k, n, m); }
 
     PyObject* tuple() {
         PyObject* t = PyTuple_New(COUNT);

@@ -20,7 +20,7 @@ void solve(Workspace& w, const Cost& cost, const Problem& p, const Options& opti
     auto fail = [&](Status s, i32 row, i32 column) {
         out.status[0] = static_cast<i32>(s), out.status[1] = row, out.status[2] = column;
     };
-    out.counts[0] = out.counts[1] = 0;
+    *out.iterations = 0;
     out.mass[0] = out.mass[1] = 0;
     bool negative;
     if (i32 i = bad_weight(p.a, p.n, &negative); i >= 0)
@@ -42,7 +42,8 @@ void solve(Workspace& w, const Cost& cost, const Problem& p, const Options& opti
     integer_masses(p.a, p.n, sum_a, p.b, p.m, sum_b, w.mass_a.data(), w.mass_b.data(), w.index, w.rest);
     Simplex<Cost> simplex(w, cost, options, stopper);
     Status s = simplex.run(p.basis);
-    out.counts[0] = simplex.counts.pivots, out.counts[1] = simplex.counts.priced;
+    *out.iterations =
+        static_cast<i32>(std::min<i64>(simplex.counts.pivots, std::numeric_limits<i32>::max()));
     if (s != Status::optimal) return fail(s, simplex.bad.row, simplex.bad.column);
     Finish<Cost>(w, cost, p.a, p.b, scale, sum_b, out).run();
     *out.violation = simplex.counts.violation;

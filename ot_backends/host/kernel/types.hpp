@@ -45,20 +45,29 @@ struct Problem {
 
 // Where one result goes. N = n + m; nodes are rows 0..n-1 and columns n..N-1.
 struct Output {
-    i32* parent;    // (N) parent of each node, -1 at the root: the `basis` of the next call
-    i32* order;     // (N) nodes in preorder
-    i32* size;      // (N) size of the subtree of the node at each preorder position
-    i32* rows;      // (N-1) row of the edge above the node at preorder position k + 1
-    i32* cols;      // (N-1) its column
-    double* flow;   // (N-1) its flow
-    double* u;      // (n)
-    double* v;      // (m)
-    double* value;  // () sum of flow * M over the tree
-    double* dual;   // () <u, a> + <v, b'>
-    double* violation;  // () the largest u_i + v_j - M_ij, at least 0
-    double* mass;       // (2) sum(a), sum(b)
-    i64* counts;        // (2) pivots, and rows priced
     i32* status;        // (3) Status, row, column
+    double* value;      // () sum of flow * M over the tree
+    double* u;          // (n)
+    double* v;          // (m)
+    double* flow;       // (N-1) flow of the edge above the node at preorder position k + 1
+    i32* rows;          // (N-1) its row
+    i32* cols;          // (N-1) its column
+    i32* order;         // (N) nodes in preorder
+    i32* size;          // (N) size of the subtree of the node at each preorder position
+    bool* is_virtual;   // (N-1) whether the edge lies on a cell that is not finite: no flow, cost 0
+    i32* parent;        // (N) parent of each node, -1 at the root: the `basis` of the next call
+    double* dual;       // () <u, a> + <v, b'>
+    double* violation;  // () the largest u_i + v_j - M_ij, at least 0
+    i32* iterations;    // () pivots, at most 2^31 - 1
+    double* mass;       // (2) sum(a), sum(b)
+
+    // The arrays of problem k of a batch; *this points to those of the first.
+    Output at(i64 k, i64 n, i64 m) const {
+        const i64 N = n + m, E = N - 1;
+        return {status + 3 * k, value + k,          u + k * n,  v + k * m,     flow + k * E,
+                rows + k * E,   cols + k * E,       order + k * N, size + k * N, is_virtual + k * E,
+                parent + k * N, dual + k,           violation + k, iterations + k, mass + 2 * k};
+    }
 };
 
 }  // namespace otb
