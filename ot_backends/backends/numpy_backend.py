@@ -18,6 +18,9 @@ from .spec import ArraySpec, check_host_function, resolve_out, run_host
 __all__ = ["BACKEND", "NumpyBackend"]
 
 
+_NAMES = {np.dtype(name): name for name in ("bool", "int32", "int64", "float32", "float64")}
+
+
 class NumpyBackend:
     """The `Backend` of NumPy arrays, and of lists and scalars alone."""
 
@@ -41,11 +44,13 @@ class NumpyBackend:
 
     def asarray(self, x: Any, like: Any = None, dtype: str | None = None) -> np.ndarray[Any, Any]:
         """Return `x` as a NumPy array; `like` has nothing to say here."""
-        return np.asarray(x, dtype=dtype)
+        return x if dtype is None and type(x) is np.ndarray else np.asarray(x, dtype=dtype)
 
     def dtype_name(self, x: Any) -> str:
         """Return the name of the dtype of `x`: ``"float32"``, ``"int64"``..."""
-        return str(np.asarray(x).dtype.name)
+        dtype = x.dtype if isinstance(x, (np.ndarray, np.generic)) else np.asarray(x).dtype
+        name = _NAMES.get(dtype)  # NumPy itself composes the name anew each time
+        return str(dtype.name) if name is None else name
 
     def stop_gradient(self, x: Any) -> Any:
         """Return `x`."""
@@ -58,7 +63,9 @@ class NumpyBackend:
         if isinstance(fn, HostFunction):
             return call_host_function(self, fn, args, out)
         check_host_function(fn)
-        arrays = [np.asarray(x) for x in args]
+        arrays = [self.asarray(x) for x in args]
+        if getattr(fn, "trusted", False):
+            return tuple([x[()] for x in fn(*arrays)])
         outs = resolve_out(out, [ArraySpec(x.shape, x.dtype.name) for x in arrays])
         results = run_host(fn, arrays, outs, vectorized=vectorized)
         results = tuple(x[()] for x in results)  # a 0-d result is a number, as in NumPy itself

@@ -115,7 +115,8 @@ def check_host_function(fn: Any) -> None:
     """Raise unless `fn` can be called and compared: equal functions share one compiled program.
 
     A host function may have a method ``prepare()``. It is called here, in the caller's own thread:
-    an import inside a callback of a running program, say, may never end.
+    an import inside a callback of a running program, say, may never end. One of this package's own
+    may be ``trusted``: NumPy then takes its results as they are, unchecked and not cast.
     """
     if not callable(fn):
         raise TypeError(f"pycall: fn must be a function of NumPy arrays, but is {fn!r}")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,7 @@ class HostSolve:
     options: Options = DEFAULT_OPTIONS
     threads: int | None = None
     kernel: str | None = None  # "native" or "pot"; None: see choose_kernel
+    trusted: ClassVar[bool] = True  # its outputs need no check
 
     def prepare(self) -> None:
         """Get ready in the caller's thread, before anything is traced or forked."""
@@ -66,11 +67,13 @@ class HostSolve:
         start: NDArray[Any] | None = None,
     ) -> Solution:
         """Return the solutions stacked over the broadcast leading dimensions."""
+        if choose_kernel(self.kernel) == "native":
+            # One problem needs one thread, and does not ask how many there are.
+            threads = 1 if M.ndim == a.ndim + 1 == b.ndim + 1 == 2 else self.threads
+            threads = threads or available_threads()
+            return solve_native(a, b, M, start, self.options, threads)
         start_shape = None if start is None else start.shape
         batch, n, m = check_shapes(a.shape, b.shape, M.shape, start_shape)
-        if choose_kernel(self.kernel) == "native":
-            threads = self.threads or available_threads()
-            return solve_native(a, b, M, start, self.options, threads)
         if self.options.time_limit is not None:
             raise ProblemError("time_limit needs the native kernel, but POT's solves here")
         a, b, M = (np.asarray(x, np.float64) for x in (a, b, M))

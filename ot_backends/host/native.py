@@ -57,7 +57,7 @@ def solve_native(
         M, a, b, basis, threads, options.max_iterations or 0, options.time_limit or 0.0,
         tolerance, tolerance if options.check_marginals else -1.0,
     )  # fmt: skip
-    if status[..., 0].any():
+    if status.max(initial=0) > 0:  # codes; row and column are -1 where all is well
         _raise(status, mass)
     return Solution(*fields)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 from ..basis import dense_plan
@@ -206,7 +207,7 @@ def _by_columns(problem: Problem) -> Problem:
             "give M a batch dimension"
         )
     b = problem.nx.xp.permute_dims(problem.b, (1, 0))
-    return Problem(problem.nx, problem.a, b, problem.M, problem.dtype, problem.carried)
+    return replace(problem, b=b)
 
 
 def _pick(value: Any, k: int) -> Any:

@@ -70,6 +70,7 @@ class Problem:
     M: Array
     dtype: str  # of the results
     carried: str  # of the arithmetic on the device
+    eps: float  # machine epsilon of the coarser weights
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -78,11 +79,11 @@ class Problem:
 
     def carry(self, x: Array) -> Array:
         """Cast to the type of the arithmetic; differentiable."""
-        return self.nx.xp.astype(x, getattr(self.nx.xp, self.carried), copy=False)
+        return _cast(self.nx.xp, x, self.carried)
 
     def finish(self, x: Array) -> Array:
         """Cast to the type of the results; differentiable."""
-        return self.nx.xp.astype(x, getattr(self.nx.xp, self.dtype), copy=False)
+        return _cast(self.nx.xp, x, self.dtype)
 
     def optimum(
         self, start: Array | None, *, check_marginals: bool, max_iterations: int | None,
@@ -90,8 +91,7 @@ class Problem:
     ) -> Optimum:  # fmt: skip
         """Solve on the host, in one call for the whole batch; nothing differentiates it."""
         nx = self.nx
-        eps = max(_EPS.get(nx.dtype_name(w), 0.0) for w in (self.a, self.b))
-        options = Options(check_marginals, eps, max_iterations, time_limit)
+        options = Options(check_marginals, self.eps, max_iterations, time_limit)
         arrays = [nx.stop_gradient(x) for x in (self.a, self.b, self.M)]
         if start is not None:
             arrays.append(nx.stop_gradient(nx.asarray(start, like=self.M)))
@@ -99,6 +99,11 @@ class Problem:
         out = SolutionSpec(self.carried, nx.index_dtype)
         host = HostSolve(options, threads, kernel)
         return Optimum(*nx.pycall(host, *arrays, out=out, vectorized=True))
+
+
+def _cast(xp: Any, x: Array, name: str) -> Array:
+    dtype = getattr(xp, name)
+    return x if x.dtype == dtype else xp.astype(x, dtype, copy=False)
 
 
 #: Machine epsilons of the floating types that weights may have.
@@ -112,23 +117,26 @@ def prepare(a: Any, b: Any, M: Any) -> Problem:
     integers or booleans it is the weights' floating type, else the framework's default.
     """
     nx = _backend_of(a, b, M)
-    M = _as_array(nx, "M", M, None, None)
+    M, type_M = _as_array(nx, "M", M, None, None)
     # Numbers of plain Python take the type of M; arrays keep their own.
-    plain = nx.dtype_name(M) if nx.xp.isdtype(M.dtype, "real floating") else None
-    weights = [
-        None if w is None or _is_empty(w) else _as_array(nx, name, w, M, plain)
-        for name, w in (("a", a), ("b", b))
-    ]
+    plain = type_M if _is_floating(type_M) else None
+    a, type_a = (None, "") if a is None or _is_empty(a) else _as_array(nx, "a", a, M, plain)
+    b, type_b = (None, "") if b is None or _is_empty(b) else _as_array(nx, "b", b, M, plain)
     if len(M.shape) < 2:
         raise ProblemError(
             f"M must have the shape (n, m) or (..., n, m), but its shape is {tuple(M.shape)}"
         )
-    dtype = _result_dtype(nx, M, weights)
+    if plain is not None:
+        dtype = plain
+    else:
+        floating = [name for name in (type_a, type_b) if _is_floating(name)]
+        dtype = min(floating, key=_eps) if floating else nx.dtype_name(nx.xp.asarray(1.0))
     carried = "float32" if dtype in _CARRIED_AS_FLOAT32 else dtype
-    a, b = (
-        _uniform(nx, M.shape[-2 + k], carried, M) if w is None else w for k, w in enumerate(weights)
-    )
-    return Problem(nx, a, b, M, dtype, carried)
+    if a is None:
+        a = _uniform(nx, M.shape[-2], carried, M)
+    if b is None:
+        b = _uniform(nx, M.shape[-1], carried, M)
+    return Problem(nx, a, b, M, dtype, carried, max(_eps(type_a), _eps(type_b)))
 
 
 def _backend_of(a: Any, b: Any, M: Any) -> Backend:
@@ -145,11 +153,29 @@ def _backend_of(a: Any, b: Any, M: Any) -> Backend:
         raise
 
 
-def _as_array(nx: Backend, name: str, x: Any, like: Array | None, plain: str | None) -> Array:
+def _as_array(
+    nx: Backend, name: str, x: Any, like: Array | None, plain: str | None
+) -> tuple[Array, str]:
+    """Return the framework's array and the name of its type, which must be a real one."""
     try:
-        return nx.asarray(x, like=like, dtype=plain if isinstance(x, (list, tuple)) else None)
+        x = nx.asarray(x, like=like, dtype=plain if isinstance(x, (list, tuple)) else None)
     except (TypeError, ValueError) as error:
         raise ProblemError(f"{name} must be an array of numbers: {error}") from error
+    dtype = nx.dtype_name(x)
+    if not (_is_floating(dtype) or dtype.startswith(("bool", "int", "uint"))):
+        raise ProblemError(
+            f"{name} must hold real numbers, but its dtype is {dtype}; "
+            "convert it to a floating type"
+        )
+    return x, dtype
+
+
+def _is_floating(dtype: str) -> bool:
+    return dtype in _EPS or dtype.startswith(("float", "bfloat"))
+
+
+def _eps(dtype: str) -> float:
+    return _EPS.get(dtype, 0.0)
 
 
 def _is_empty(w: Any) -> bool:
@@ -162,24 +188,3 @@ def _uniform(nx: Backend, size: int, dtype: str, like: Array) -> Array:
         raise ProblemError("M is empty: a transport problem needs rows and columns")
     xp = nx.xp
     return xp.full((size,), 1.0 / size, dtype=getattr(xp, dtype), device=device_of(xp, like))
-
-
-def _result_dtype(nx: Backend, M: Array, weights: list[Array | None]) -> str:
-    xp = nx.xp
-    floating = []
-    for argument, x in {"M": M, "a": weights[0], "b": weights[1]}.items():
-        if x is None:
-            continue
-        name = nx.dtype_name(x)
-        if xp.isdtype(x.dtype, "real floating"):
-            floating.append(name)
-        elif not xp.isdtype(x.dtype, ("bool", "integral")):
-            raise ProblemError(
-                f"{argument} must hold real numbers, but its dtype is {name}; "
-                "convert it to a floating type"
-            )
-    if xp.isdtype(M.dtype, "real floating"):
-        return floating[0]
-    if not floating:
-        return nx.dtype_name(xp.asarray(1.0))
-    return min(floating, key=lambda name: _EPS.get(name, 0.0))  # the finer of the weights' types
