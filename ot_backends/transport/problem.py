@@ -96,6 +96,7 @@ class Problem:
         if start is not None:
             arrays.append(nx.stop_gradient(nx.asarray(start, like=self.M)))
         check_shapes(*(tuple(x.shape) for x in arrays))
+        arrays = _same_batch_rank(nx.xp, arrays)
         out = SolutionSpec(self.carried, nx.index_dtype)
         host = HostSolve(options, threads, kernel)
         return Optimum(*nx.pycall(host, *arrays, out=out, vectorized=True))
@@ -108,6 +109,20 @@ def _cast(xp: Any, x: Array, name: str) -> Array:
 
 #: Machine epsilons of the floating types that weights may have.
 _EPS = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
+
+
+def _same_batch_rank(xp: Any, arrays: list[Array]) -> list[Array]:
+    """Give the arrays a, b, M and start equally many batch dimensions.
+
+    ``vmap`` puts its dimension in front of those, and the host broadcasts from the right: beside
+    costs (3, n, m), weights (n,) of a vmapped batch would arrive as (B, n) and match the 3.
+    """
+    ranks = [len(x.shape) - core for x, core in zip(arrays, (1, 1, 2, 1), strict=False)]
+    most = max(ranks)
+    return [
+        x if rank == most else xp.reshape(x, (1,) * (most - rank) + tuple(x.shape))
+        for x, rank in zip(arrays, ranks, strict=True)
+    ]
 
 
 def prepare(a: Any, b: Any, M: Any) -> Problem:
