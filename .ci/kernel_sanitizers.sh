@@ -16,4 +16,4 @@ OT_BACKENDS_CFLAGS=$flags "$python" setup.py --quiet build_ext --inplace
 libraries="$(g++ -print-file-name=libasan.so):$(g++ -print-file-name=libubsan.so):$(g++ -print-file-name=libstdc++.so)"
 # CPython itself never frees everything.
 ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$libraries PYTHONPATH=$work \
-    "$python" -m pytest tests/test_kernel.py -q -p no:cacheprovider "$@"
+    "$python" -m pytest tests/test_kernel.py tests/test_kernel_levels.py -q -p no:cacheprovider "$@"

@@ -39,6 +39,9 @@ inline std::string message(Status status, i32 row, i32 column, double sum_a, dou
             return "interrupted";
         case Status::out_of_memory:
             return "out of memory";
+        case Status::stalled:
+            return "the solver made no progress: the costs in M differ too much in size for float64; "
+                   "write +inf for forbidden cells, or rescale M";
         case Status::mass_mismatch: {
             char text[200];
             std::snprintf(text, sizeof text,

@@ -2,6 +2,7 @@
 // its parent plus the cost of the edge, the potential of a column that of its parent minus the cost. The
 // cost of an artificial edge is whatever the potential of its lower end is to be.
 #pragma once
+#include <algorithm>
 #include <cmath>
 
 #include "layout.hpp"
@@ -33,14 +34,18 @@ inline i32 gauge(const Workspace& w) {
     return top_of(t, t.n + t.next[t.m]);
 }
 
-// q afresh, in the order of the thread.
-inline void refresh_potentials(Workspace& w) {
+// q afresh, in the order of the thread. Returns the largest potential on the way.
+inline double refresh_potentials(Workspace& w) {
     Tree& t = w.tree;
     t.q[t.m] = -below(t, gauge(w), 0.0);
+    double largest = std::fabs(t.q[t.m]);
     for (i32 j = t.next[t.m]; j != t.m; j = t.next[j]) {
         const i32 y = t.n + j, x = t.node[y].parent;
-        t.q[j] = (x == t.R ? t.q[t.m] : t.row_potential(x)) - t.cost[y];
+        const double above = x == t.R ? t.q[t.m] : t.row_potential(x);
+        t.q[j] = above - t.cost[y];
+        largest = std::max(largest, std::max(std::fabs(above), std::fabs(t.q[j])));
     }
+    return largest;
 }
 
 }  // namespace otb

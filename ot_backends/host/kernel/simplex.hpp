@@ -6,6 +6,7 @@
 #include "join.hpp"
 #include "masses.hpp"
 #include "repair.hpp"
+#include "rounding.hpp"
 #include "start.hpp"
 #include "stop.hpp"
 
@@ -14,6 +15,9 @@ namespace otb {
 // A cell enters if its reduced cost is under -tolerance * (|M_ij| + |q_j| + |u_i|): relative to its own
 // terms, because forbidden cells are often coded as 1e30. A few roundings of those terms.
 inline constexpr double TOLERANCE = 1e-15;
+// With proper bounds on rounding the simplex method ends by itself. If it doesn't within this many
+// pivots, potentials are computed afresh after each, then the tolerance doubles: at last it gives up.
+inline constexpr int DOUBLINGS = 20;
 
 struct SimplexCounts {
     i64 pivots = 0, priced = 0;
@@ -24,7 +28,7 @@ template <class Cost> class Simplex {
 public:
     Simplex(Workspace& w, const Cost& cost, const Options& options, Stopper& stopper)
         : w_(w), cost_(cost), options_(options), stopper_(stopper),
-          loops_(row_loops<typename Cost::Cell>()) {}
+          loops_(row_loops<typename Cost::Cell>()), potentials_(w) {}
 
     SimplexCounts counts;
     BadCell bad;  // set where run() says that a cell is bad
@@ -59,13 +63,16 @@ private:
     Stopper& stopper_;
     RowLoops<typename Cost::Cell> loops_;
     std::size_t checked_ = 0;  // rows looked through for NaN
-    double tolerance_ = TOLERANCE;
-    i64 patience_ = 0;  // pivots until the tolerance doubles, so that rounding can't make it cycle
+    Potentials potentials_;
+    double factor_ = 1;  // of the tolerances
+    int stalls_ = 0;     // how often patience ended
+    i64 patience_ = 0;   // pivots until it ends next
 
     Status improve() {
         bool limit_known = false;
         double limit = 0;
-        patience_ = 200 * static_cast<i64>(w_.tree.R) + 10000;
+        patience_ = patience();
+        potentials_.refresh();
         for (;;) {
             Status s = price_rounds();
             if (s != Status::optimal) return s;
@@ -77,7 +84,7 @@ private:
                 bool raised = raise_artificials(w_);
                 if (!raised && w_.big < limit) w_.big *= 8, raised = raise_artificials(w_);
                 if (raised) {
-                    refresh_potentials(w_);
+                    potentials_.refresh();
                     continue;
                 }
                 if (static_cast<double>(flow) > options_.balance * static_cast<double>(TOTAL_MASS))
@@ -87,6 +94,7 @@ private:
             w_.big = 0;
             if (!Join<Cost>(w_, cost_).run()) return s;
             w_.joined = true, w_.slack = flow;
+            potentials_.refresh();
             check_tree(w_);
         }
     }
@@ -106,7 +114,7 @@ private:
                 if (Status s = price(hot, rest); s != Status::optimal) return s;
                 std::swap(hot, rest);
             }
-            refresh_potentials(w_);
+            potentials_.refresh();
         }
     }
 
@@ -120,22 +128,31 @@ private:
             if (j == BAD) return bad.status;
             if (j == NONE) continue;
             hot.push_back(i);
-            if (w_.tree.pivot(i, j, c, r) < 0) raise_between(i, w_.tree.n + j);
+            potentials_.moved(r);
+            if (w_.tree.pivot(i, j, c, r) < 0 && !raise_between(i, w_.tree.n + j)) return Status::stalled;
             check_tree(w_);
             if (++counts.pivots == options_.max_pivots) return Status::iteration_limit;
-            if (counts.pivots > patience_) tolerance_ *= 2, patience_ += patience_ / 2;
+            if (counts.pivots > patience_) {
+                patience_ += patience();
+                if (stalls_++ > DOUBLINGS) return Status::stalled;
+                if (stalls_ > 1) factor_ *= 2;
+            }
+            if (stalls_) potentials_.refresh();
         }
         return Status::optimal;
     }
 
-    // A cycle through R that nothing limits: its artificial edges are too cheap.
-    void raise_between(i32 x, i32 y) {
+    i64 patience() const { return 200 * static_cast<i64>(w_.tree.R) + 10000; }
+
+    // A cycle through R that nothing limits: its artificial edges are too cheap. False: no price is enough.
+    bool raise_between(i32 x, i32 y) {
         x = top_of(w_.tree, x), y = top_of(w_.tree, y);
         if (!(raise_artificial(w_, x) | raise_artificial(w_, y))) {
             w_.big *= 8;
             raise_artificial(w_, x), raise_artificial(w_, y);
         }
-        refresh_potentials(w_);
+        potentials_.refresh();
+        return w_.big < INF;
     }
 
     static constexpr i32 NONE = -1, BAD = -2;
@@ -160,24 +177,36 @@ private:
         const double u = t.row_potential(i);
         *r = b.value - u;
         if (!(*r < 0)) return NONE;
-        if (*r < -tolerance_ * (std::fabs(c[b.index]) + std::fabs(q[b.index]) + std::fabs(u)))
+        if (-*r <= tolerance() * std::fabs(u)) return passed_over(*r);
+        if (!potentials_.suspect(*r) &&
+            -*r > tolerance() * (std::fabs(c[b.index]) + std::fabs(q[b.index]) + std::fabs(u)))
             return *cell = c[b.index], b.index;
-        // All terms of the smallest are large; a cell with smaller ones may still count.
-        i32 j = -*r > tolerance_ * std::fabs(u) ? entering_with_small_terms(c, u, cell, r) : NONE;
-        if (j == NONE && -*r > counts.violation) counts.violation = -*r;
-        return j;
+        if (!potentials_.fresh()) potentials_.refresh();
+        return entering_closely(i, c, cell, r);
     }
 
-    template <class Cell> i32 entering_with_small_terms(const Cell* c, double u, double* cost, double* r) const {
-        const double* q = w_.tree.q.data();
+    double tolerance() const { return TOLERANCE * factor_; }
+
+    i32 passed_over(double r) {
+        if (-r > counts.violation) counts.violation = -r;
+        return NONE;
+    }
+
+    // The best cell of row i that rounding can't explain, neither that of its terms nor that of its cycle.
+    template <class Cell> i32 entering_closely(i32 i, const Cell* c, double* cell, double* r) {
+        const Tree& t = w_.tree;
+        const double u = t.row_potential(i);
         i32 found = NONE;
-        double best = 0;
-        for (i32 j = 0; j < w_.tree.m; j++) {
-            double cell = c[j], x = cell + q[j] - u;
-            if (x < best && x < -tolerance_ * (std::fabs(cell) + std::fabs(q[j]) + std::fabs(u)))
+        double best = 0, lowest = 0;
+        for (i32 j = 0; j < t.m; j++) {
+            const double cost = c[j], x = cost + t.q[j] - u;
+            if (x < lowest) lowest = x;
+            if (x < best && -x > tolerance() * (std::fabs(cost) + std::fabs(t.q[j]) + std::fabs(u)) &&
+                -x > factor_ * cycle_rounding(t, i, j))
                 best = x, found = j;
         }
-        if (found != NONE) *r = best, *cost = c[found];
+        if (found == NONE) return passed_over(lowest);
+        *r = best, *cell = c[found];
         return found;
     }
 };

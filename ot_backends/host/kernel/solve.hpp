@@ -1,6 +1,7 @@
 // One problem from weights to result.
 #pragma once
 #include "finish.hpp"
+#include "levels.hpp"
 
 namespace otb {
 
@@ -42,6 +43,8 @@ void solve(Workspace& w, const Cost& cost, const Problem& p, const Options& opti
     integer_masses(p.a, p.n, sum_a, p.b, p.m, sum_b, w.mass_a.data(), w.mass_b.data(), w.index, w.rest);
     Simplex<Cost> simplex(w, cost, options, stopper);
     Status s = simplex.run(p.basis);
+    if (s == Status::optimal && Cost::CODED)
+        s = Levels<Cost>(w, cost, options, stopper, simplex.counts).run();
     *out.iterations =
         static_cast<i32>(std::min<i64>(simplex.counts.pivots, std::numeric_limits<i32>::max()));
     if (s != Status::optimal) return fail(s, simplex.bad.row, simplex.bad.column);

@@ -26,6 +26,7 @@ enum class Status : i32 {
     interrupted = 11,
     out_of_memory = 12,
     mass_mismatch = 13,
+    stalled = 14,
 };
 
 struct Options {
