@@ -9,16 +9,18 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from ..errors import ProblemError, UnsupportedTransformError
+from ..errors import ProblemError
 from . import xp_torch
 from .gradients import contraction, gradient_pairs
 from .host_call import call_host_function
 from .host_function import HostFunction
-from .rules import Rules
+from .rules import Rules, no_derivative
 from .spec import check_host_function
-from .torch_attach import attach
+from .torch_attach import attach, defer
 from .torch_compat import transforms_active
 from .torch_hostcall import call, torch_dtype
+from .torch_residuals import raising
+from .torch_rules import set_rules
 
 __all__ = ["BACKEND", "TorchBackend"]
 
@@ -44,7 +46,13 @@ class TorchBackend:
             return True  # an outer level's derivative does not show on the tensor
         if torch.is_grad_enabled() and any(x.requires_grad for x in arrays):
             return True
-        return any(forward_ad.unpack_dual(x).tangent is not None for x in arrays)
+        return _has_tangent(arrays)
+
+    def deferred(self, value: torch.Tensor, inputs: Sequence[torch.Tensor], rule: Any) -> Any:
+        """Return ``rule(*inputs)``; outside of transforms it is run in a double backward only."""
+        if torch.compiler.is_compiling() or transforms_active() or _has_tangent(inputs):
+            return rule(*inputs)
+        return defer(value, inputs, rule)
 
     def scatter_add(self, shape: tuple[int, ...], index: tuple[Any, ...], values: Any) -> Any:
         """Add `values` into zeros at `index`; see `Backend.scatter_add`."""
@@ -117,7 +125,13 @@ class TorchBackend:
             return call_host_function(self, fn, args, out)
         if not torch.compiler.is_compiling():
             check_host_function(fn)
-        return call(fn, self._tensors(args), out, vectorized)
+        tensors = self._tensors(args)
+        if hasattr(fn, "__no_derivative__") and self.tracks(*tensors):
+            # A rule on the host: that its derivative, the next order, is asked for turns out later.
+            results = call(fn, [x.detach() for x in tensors], out, vectorized)
+            error = lambda forward: no_derivative(fn, "")  # noqa: E731
+            return tuple(raising(y, error, tensors) for y in results)
+        return call(fn, tensors, out, vectorized)
 
     def _tensors(self, args: tuple[Any, ...]) -> list[torch.Tensor]:
         like = next((x for x in args if isinstance(x, torch.Tensor)), None)
@@ -171,8 +185,13 @@ class TorchBackend:
         """Return ``f(*primals)`` and the function from a cotangent to those of `primals`."""
         results: Any = torch.func.vjp(f, *primals)
         value, pull = results
-        # torch gives a bare tensor where there is one primal
-        return value, (lambda ct: (pull(ct),)) if len(primals) == 1 else pull
+
+        def pull_back(ct: Any) -> tuple[Any, ...]:
+            grads = pull(ct)
+            # torch gives a bare tensor where there is one primal
+            return grads if isinstance(grads, tuple) else (grads,)
+
+        return value, pull_back
 
     def vmap(self, f: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
         """Return `f` mapped over a dimension."""
@@ -185,13 +204,15 @@ class TorchBackend:
 
     def set_rules(self, values: Sequence[Any], args: Sequence[Any], rules: Rules) -> list[Any]:
         """Return the outputs among `values`, differentiable by `rules`; see `Backend`."""
-        raise UnsupportedTransformError(
-            f"pycall: derivative rules, as {rules.name!r} has, are not carried by Torch yet"
-        )
+        return set_rules([x.detach() for x in values], list(args), rules)
 
 
 #: The only one.
 BACKEND = TorchBackend()
+
+
+def _has_tangent(xs: Sequence[torch.Tensor]) -> bool:
+    return any(forward_ad.unpack_dual(x).tangent is not None for x in xs)
 
 
 def _is_inexact(x: torch.Tensor) -> bool:
