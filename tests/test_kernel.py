@@ -217,7 +217,7 @@ def test_xla_gives_the_same_in_its_own_order(dtype: type) -> None:
         ]
         got = jax.ffi.ffi_call(name, out)(
             M, a[None], b[None], np.full((1, 9), -1, np.int32), threads=1, max_pivots=0,
-            time_limit=0.0, balance=1e-9, mass_tolerance=-1.0,
+            time_limit=0.0, balance=1e-9, mass_tolerance=-1.0, rounding=1e-12,
         )  # fmt: skip
         for field, x, y in zip(names, fields, got, strict=True):
             np.testing.assert_array_equal(np.asarray(y), x.astype(y.dtype), err_msg=field)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import multiprocessing
 import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -385,6 +387,18 @@ def test_autograd_keeps_no_more_than_the_tree() -> None:
         # nine vectors of n + m doubles, say; the dense matrix would be 3000 or 12000 of them
         assert bytes_kept(n, m, ot_backends.emd2) <= 30 * 8 * (n + m)
     assert bytes_kept(100, 120, ot_backends.emd2) <= 2.1 * bytes_kept(50, 60, ot_backends.emd2)
+
+
+def test_autograd_does_not_hold_the_dense_cost() -> None:
+    a, b, M = tensors(requires_grad=True)
+    cost = 2 * M
+    held = weakref.ref(cost)
+    value = ot_backends.emd2(a, b, cost)
+    del cost
+    gc.collect()
+    assert held() is None
+    value.backward()
+    close(M.grad, 2 * unpack(gradient())[2])
 
 
 # ---- compilation

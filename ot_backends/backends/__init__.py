@@ -43,6 +43,14 @@ class Backend(Protocol):
         """
         ...
 
+    def deferred(self, value: Any, inputs: Sequence[Any], rule: Any) -> Any:
+        """Return ``rule(*inputs)``, whose value is known to be `value`.
+
+        The first derivatives are ``rule.gradients(*inputs)`` per problem of the value. Where these
+        are all that can be asked for, a backend may leave out the rest.
+        """
+        ...
+
     def scatter_add(self, shape: tuple[int, ...], index: tuple[Any, ...], values: Any) -> Any:
         """Add `values` into zeros of the given shape at `index`, one integer array per dimension.
 

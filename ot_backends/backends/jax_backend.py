@@ -37,6 +37,10 @@ class JaxBackend:
         """Return whether any of the arrays is traced: concrete arrays are constants."""
         return any(isinstance(x, jax.core.Tracer) for x in arrays)
 
+    def deferred(self, value: Any, inputs: Sequence[Any], rule: Any) -> Any:
+        """Return ``rule(*inputs)``; of what it computes a compiler keeps what is used."""
+        return rule(*inputs)
+
     def scatter_add(self, shape: tuple[int, ...], index: tuple[Any, ...], values: Any) -> Any:
         """Add `values` into zeros at `index`; see `Backend.scatter_add`."""
         return jnp.zeros(shape, values.dtype).at[index].add(values)

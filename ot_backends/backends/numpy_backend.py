@@ -36,6 +36,10 @@ class NumpyBackend:
         """Return False: NumPy differentiates nothing."""
         return False
 
+    def deferred(self, value: Any, inputs: Sequence[Any], rule: Any) -> Any:
+        """Return `value`: nothing differentiates it."""
+        return value
+
     def scatter_add(self, shape: tuple[int, ...], index: tuple[Any, ...], values: Any) -> Any:
         """Add `values` into zeros at `index`; see `Backend.scatter_add`."""
         result = np.zeros(shape, values.dtype)

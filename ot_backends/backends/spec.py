@@ -116,7 +116,7 @@ def check_host_function(fn: Any) -> None:
 
     A host function may have a method ``prepare()``. It is called here, in the caller's own thread:
     an import inside a callback of a running program, say, may never end. One of this package's own
-    may be ``trusted``: NumPy then takes its results as they are, unchecked and not cast.
+    may be ``trusted``: its results are then new arrays of the declared shapes, and unchecked.
     """
     if not callable(fn):
         raise TypeError(f"pycall: fn must be a function of NumPy arrays, but is {fn!r}")
@@ -260,6 +260,8 @@ def _convert(
         raise _violation(fn, outs, f"returned the shape {array.shape}{where}{beside}")
     if array.dtype == dtype:
         return np.array(array, order="C") if copy else array
+    if np.can_cast(array.dtype, dtype):  # to a wider type: nothing to check
+        return array.astype(dtype)
     if not np.can_cast(array.dtype, dtype, "same_kind"):
         raise _violation(fn, outs, f"returned {_describe(value)}{where}")
     with np.errstate(over="ignore"):  # a float too large for a narrower one is inf: a cast

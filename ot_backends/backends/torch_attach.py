@@ -17,7 +17,7 @@ from ..errors import NotDifferentiableError
 from .torch_compat import below_autograd, forward_grad_inside_jvp, transforms_active
 from .torch_hostcall import LIBRARY
 
-__all__ = ["attach"]
+__all__ = ["attach", "defer"]
 
 
 def attach(value: torch.Tensor, xs: list[torch.Tensor], gs: list[torch.Tensor]) -> torch.Tensor:
@@ -111,6 +111,36 @@ def _lead(
         for x, dim in zip(tensors, dims, strict=True)
     ]
     return [first.expand((size, *first.shape[1:])), *rest]
+
+
+def defer(value: torch.Tensor, inputs: Sequence[torch.Tensor], rule: Any) -> torch.Tensor:
+    """Return ``rule(*inputs)``, known to be `value`, for reverse mode outside of transforms.
+
+    The first derivatives are ``rule.gradients(*inputs)``, for each element of the value. The rule
+    itself runs where a derivative of them is asked for (``create_graph=True``).
+    """
+    return cast(torch.Tensor, _Deferred.apply(value, rule, *inputs))  # type: ignore[no-untyped-call]
+
+
+class _Deferred(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, rule: Any, *inputs: torch.Tensor) -> torch.Tensor:
+        ctx.rule, ctx.value_ndim = rule, value.ndim
+        ctx.save_for_backward(*inputs)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        inputs, wanted = ctx.saved_tensors, ctx.needs_input_grad[2:]
+        if torch.is_grad_enabled():
+            live = [x for x, w in zip(inputs, wanted, strict=True) if w]
+            found = iter(torch.autograd.grad(ctx.rule(*inputs), live, cotangent, create_graph=True))
+            return None, None, *[next(found) if w else None for w in wanted]
+        results: list[torch.Tensor | None] = []
+        for x, g, w in zip(inputs, ctx.rule.gradients(*inputs), wanted, strict=True):
+            ct = cotangent.reshape(cotangent.shape + (1,) * (g.ndim - ctx.value_ndim))
+            results.append((ct * g).sum_to_size(x.shape) if w else None)
+        return None, None, *results
 
 
 # Dynamo refuses an autograd.Function with forward mode, and gets the derivatives of one inside

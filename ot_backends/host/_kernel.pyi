@@ -18,6 +18,7 @@ def solve(
     time_limit: float = 0.0,
     balance: float = 1e-9,
     mass_tolerance: float = -1.0,
+    rounding: float = 1e-12,
 ) -> _Solved: ...
 def solve_points(
     X: ArrayLike,
@@ -31,6 +32,7 @@ def solve_points(
     time_limit: float = 0.0,
     balance: float = 1e-9,
     mass_tolerance: float = -1.0,
+    rounding: float = 1e-12,
 ) -> _Solved: ...
 def message(
     status: int, row: int, column: int, sum_a: float = 0.0, sum_b: float = 0.0, /

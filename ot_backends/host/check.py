@@ -67,15 +67,20 @@ def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
     return tuple(result)
 
 
-def mass_tolerance(eps: float, size: int) -> float:
-    """Relative mismatch of ``sum(a)`` and ``sum(b)`` that rounding alone can cause.
+def rounding(eps: float, size: int) -> float:
+    """Relative mismatch of sums of weights that rounding alone can cause.
 
     ``eps`` is the machine epsilon of the coarser weights: each stored weight is off by eps / 2,
     and a sum of ``size`` terms, carried in float32 at worst, by about eps * sqrt(size)
     (5e-5 was seen in a float32 softmax of 200,000 entries).
     """
     carried = min(eps, float(np.finfo(np.float32).eps))
-    return max(POT_MASS_TOLERANCE, 4 * eps + 2 * carried * math.sqrt(size))
+    return max(1e-12, 4 * eps + 2 * carried * math.sqrt(size))
+
+
+def mass_tolerance(eps: float, size: int) -> float:
+    """Relative mismatch of ``sum(a)`` and ``sum(b)`` that is accepted: rounding, or POT's."""
+    return max(POT_MASS_TOLERANCE, rounding(eps, size))
 
 
 def check_weights(name: str, w: Float, where: str) -> float:

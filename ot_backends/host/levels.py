@@ -33,11 +33,16 @@ _NEGATIVE_FLOW = 2e-15
 
 
 class Masses(NamedTuple):
-    """Positive weights of total 1, how well blocks must balance, and the iteration limit."""
+    """Positive weights of total 1, and the iteration limit.
+
+    Blocks of cells must balance up to ``tolerance``; less than ``rounding`` is no reason to use a
+    huge cost.
+    """
 
     a: Float
     b: Float
     tolerance: float
+    rounding: float
     max_iterations: int | None
 
 
@@ -55,7 +60,7 @@ def optimal_edges(
     if allowed is not None:
         small &= allowed
     if small.any(axis=1).all() and small.any(axis=0).all():
-        edges = optimal_edges(w, M, small, start)
+        edges = optimal_edges(w._replace(tolerance=w.rounding), M, small, start)
         if edges is not None:
             tree = root_tree(*edges, w.a, w.b, M)
             certified = not (_reduced(tree, M, allowed) < 0).any()

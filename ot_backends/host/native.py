@@ -52,10 +52,11 @@ def solve_native(
     float32 costs are read as they are. Only a basis is a start here: potentials are of no use.
     """
     basis = None if start is None or start.dtype.kind == "f" else start
-    tolerance = options.mass_tolerance(sum(M.shape[-2:]))
+    size = sum(M.shape[-2:])
+    tolerance = options.mass_tolerance(size)
     status, *fields, mass = _kernel.solve(
         M, a, b, basis, threads, options.max_iterations or 0, options.time_limit or 0.0,
-        tolerance, tolerance if options.check_marginals else -1.0,
+        tolerance, tolerance if options.check_marginals else -1.0, options.rounding(size),
     )  # fmt: skip
     if status.max(initial=0) > 0:  # codes; row and column are -1 where all is well
         _raise(status, mass)

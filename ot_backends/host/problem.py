@@ -37,7 +37,10 @@ def solve_problem(
         full = len(rows) == len(a) and len(cols) == len(b)
         S = M if full else M[np.ix_(rows, cols)]
         allowed = None if check_costs(S, rows, cols, where) else np.isfinite(S)
-        w = Masses(a[rows] / total_a, b[cols] / total_b, tolerance, options.max_iterations)
+        w = Masses(
+            a[rows] / total_a, b[cols] / total_b, tolerance, options.rounding(len(a) + len(b)),
+            options.max_iterations,
+        )  # fmt: skip
         if allowed is not None and not (allowed.any(axis=1).all() and allowed.any(axis=0).all()):
             raise infeasible(where, "a row or column with mass has no finite cell in M")
         edges = optimal_edges(w, S, allowed, _start(start, M, rows, cols))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .check import mass_tolerance
+from .check import mass_tolerance, rounding
 from .tree import Float, Int
 
 
@@ -22,8 +22,12 @@ class Options(NamedTuple):
     time_limit: float | None = None  # seconds for the whole call; the native kernel's only
 
     def mass_tolerance(self, size: int) -> float:
-        """Return the relative mismatch of sums that counts as rounding."""
+        """Return the relative mismatch of sums that is accepted."""
         return mass_tolerance(self.eps, size)
+
+    def rounding(self, size: int) -> float:
+        """Return the share of the mass that is rounding: no reason to use a huge cost."""
+        return rounding(self.eps, size)
 
 
 class Solution(NamedTuple):

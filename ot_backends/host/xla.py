@@ -57,12 +57,14 @@ def xla_call(
     real = "float32" if M in ("float16", "bfloat16") else M
     if not {a, b} <= set(_NARROWER.get(real, ())):
         return None
-    tolerance = options.mass_tolerance(sum(shape[-2:]))
+    size = sum(shape[-2:])
+    tolerance = options.mass_tolerance(size)
     attributes = {
         "threads": np.int64(threads),
         "max_pivots": np.int64(options.max_iterations or 0),
         "time_limit": np.float64(options.time_limit or 0.0),
         "balance": np.float64(tolerance),
         "mass_tolerance": np.float64(tolerance if options.check_marginals else -1.0),
+        "rounding": np.float64(options.rounding(size)),
     }
     return XlaCall("ot_backends_solve", _kernel_ffi.handler, attributes, real)

@@ -13,8 +13,9 @@ derivative rule is involved, so every transform of every framework applies.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from ..backends import Backend
 from ..basis import tree_costs, tree_flow, tree_potentials
 from .problem import Optimum, Problem
 
@@ -44,12 +45,7 @@ class Attached:
     def b(self) -> Array:
         """b' = b * sum(a) / sum(b) in the carried type."""
         if self._b is None:
-            xp, b = self.problem.nx.xp, self.problem.carry(self.problem.b)
-            # A constant first makes the sum 1: the derivative of a quotient squares its
-            # denominator, which leaves the range of floats for masses of 1e-300.
-            q = b / self.problem.nx.stop_gradient(xp.sum(b, axis=-1, keepdims=True))
-            mass = xp.sum(self.a, axis=-1, keepdims=True)
-            self._b = mass * (q / xp.sum(q, axis=-1, keepdims=True))
+            self._b = rescaled(self.problem.nx, self.a, self.problem.carry(self.problem.b))
         return self._b
 
     @property
@@ -62,27 +58,58 @@ class Attached:
         return self._cost
 
 
+def rescaled(nx: Backend, a: Array, b: Array) -> Array:
+    """Return b' = b * sum(a) / sum(b)."""
+    xp = nx.xp
+    # A constant first makes the sum 1: the derivative of a quotient squares its denominator,
+    # which leaves the range of floats for masses of 1e-300.
+    q = b / nx.stop_gradient(xp.sum(b, axis=-1, keepdims=True))
+    return xp.sum(a, axis=-1, keepdims=True) * (q / xp.sum(q, axis=-1, keepdims=True))
+
+
 def flow(x: Attached) -> Array:
     """Flow on the tree edges (..., n + m - 1): linear in the marginals; none on virtual edges."""
-    xp, host = x.problem.nx.xp, x.host
-    if not x.live:
-        return host.flow
-    on_tree = tree_flow(xp, host.order, host.size, x.a, x.b)
-    change = on_tree - x.problem.nx.stop_gradient(on_tree)
-    return host.flow + xp.where(host.virtual, xp.zeros_like(change), change)
+    return _flow(x.problem.nx, x.host, x.a, x.b) if x.live else x.host.flow
+
+
+def _flow(nx: Backend, host: Optimum, a: Array, b: Array) -> Array:
+    on_tree = tree_flow(nx.xp, host.order, host.size, a, b)
+    change = on_tree - nx.stop_gradient(on_tree)
+    return host.flow + nx.xp.where(host.virtual, nx.xp.zeros_like(change), change)
 
 
 def value(x: Attached) -> Array:
     """Value (...): bilinear in the marginals and the costs, so exact to every order."""
-    xp, sg, host = x.problem.nx.xp, x.problem.nx.stop_gradient, x.host
+    problem, host = x.problem, x.host
     if not x.live:
         return host.value
-    return (
-        host.value
-        + xp.sum(host.u * (x.a - sg(x.a)), axis=-1)
-        + xp.sum(host.v * (x.b - sg(x.b)), axis=-1)
-        + xp.sum(flow(x) * (x.cost - sg(x.cost)), axis=-1)
-    )
+    rule = _Value(problem.nx, host)
+    return problem.nx.deferred(host.value, (x.a, problem.carry(problem.b), x.cost), rule)
+
+
+class _Value(NamedTuple):
+    """The value as a function of the marginals and of the costs on the tree edges."""
+
+    nx: Backend
+    host: Optimum
+
+    def __call__(self, a: Array, b: Array, cost: Array) -> Array:
+        """Return the host's value with all derivatives."""
+        nx, host = self.nx, self.host
+        xp, sg = nx.xp, nx.stop_gradient
+        b = rescaled(nx, a, b)
+        return (
+            host.value
+            + xp.sum(host.u * (a - sg(a)), axis=-1)
+            + xp.sum(host.v * (b - sg(b)), axis=-1)
+            + xp.sum(_flow(nx, host, a, b) * (cost - sg(cost)), axis=-1)
+        )
+
+    def gradients(self, a: Array, b: Array, cost: Array) -> tuple[Array, Array, Array]:
+        """Return the first derivatives of the same: the gauge <v, b'> = 0 makes them these."""
+        xp, host = self.nx.xp, self.host
+        scale = xp.sum(a, axis=-1, keepdims=True) / xp.sum(b, axis=-1, keepdims=True)
+        return host.u, host.v * scale, host.flow
 
 
 def potentials(x: Attached) -> tuple[Array, Array]:

@@ -12,7 +12,7 @@
 //     with N = n + m: the fields of `Output` (types.hpp), in its order.
 //
 // Leading dimensions broadcast (vmap_method="expand_dims"). Attributes: threads, max_pivots (int64),
-// time_limit, balance, mass_tolerance (float64).
+// time_limit, balance, mass_tolerance, rounding (float64).
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -143,7 +143,7 @@ ffi::Error run(ffi::AnyBuffer M, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuf
 ffi::Error handle(ffi::AnyBuffer M, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::AnyBuffer basis, Out value,
                   Out u, Out v, Out flow, Out rows, Out cols, Out order, Out size, Out is_virtual,
                   Out parent, Out dual, Out violation, Out iterations, i64 threads, i64 max_pivots,
-                  double time_limit, double balance, double mass_tolerance) {
+                  double time_limit, double balance, double mass_tolerance, double rounding) {
     Out out[RESULTS] = {value, u,          v,      flow, rows,      cols,      order,
                         size,  is_virtual, parent, dual, violation, iterations};
     const ffi::DataType type = M.element_type();
@@ -154,7 +154,7 @@ ffi::Error handle(ffi::AnyBuffer M, ffi::AnyBuffer a, ffi::AnyBuffer b, ffi::Any
                                            : TYPES[k] == 'B' ? ffi::DataType::PRED
                                                              : ffi::DataType::S32);
     if (!fits) return invalid("M, a, b and the real results need one type, `virtual` bool, basis and the rest int32");
-    const Options options{max_pivots, time_limit, balance, mass_tolerance};
+    const Options options{max_pivots, time_limit, balance, mass_tolerance, rounding};
     try {
         if (type == ffi::DataType::F64)
             return run<double>(M, a, b, basis, out, static_cast<int>(threads), options);
@@ -191,7 +191,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(otb_solve, handle,
                                   .Attr<int64_t>("max_pivots")
                                   .Attr<double>("time_limit")
                                   .Attr<double>("balance")
-                                  .Attr<double>("mass_tolerance"));
+                                  .Attr<double>("mass_tolerance")
+                                  .Attr<double>("rounding"));
 
 PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernel_ffi", "The network simplex as an XLA custom call.",
                       -1, nullptr, nullptr, nullptr, nullptr, nullptr};

@@ -108,7 +108,8 @@ private:
             w_.size[w_.parent[x]] += w_.size[x];
             const i32 i = row_of(x), j = column_of(x);
             out_.rows[k - 1] = i, out_.cols[k - 1] = j;
-            out_.is_virtual[k - 1] = !std::isfinite(cost_.at(i, j));
+            const double c = cost_.at(i, j);
+            out_.is_virtual[k - 1] = !std::isfinite(c) || std::fabs(c) >= w_.limit;
         }
         for (i32 k = 0; k < N_; k++) out_.size[k] = w_.size[w_.order[k]];
     }

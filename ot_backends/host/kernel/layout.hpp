@@ -22,6 +22,7 @@ struct Workspace {
     i32 main = -1;                     // the child of R whose potential is 0, see potentials.hpp
     bool joined = false;               // join.hpp ran: strong feasibility is no longer certain
     i64 slack = 0;                     // units of mass that join.hpp left out
+    double limit = 0;                  // sizes from here on were left out for good (levels.hpp)
 };
 
 // Preorder of the nodes below `root`, which is node number `count - 1` or any other. `parent_of(x)` < 0

@@ -9,8 +9,6 @@
 
 namespace otb {
 
-// A share of the mass that is rounding, not a reason to use huge cells.
-inline constexpr double LEAK = 1e-12;
 // Reduced costs under this share of their terms are 0.
 inline constexpr double TIGHT = 1e-13;
 
@@ -30,7 +28,7 @@ public:
             for (i32 j = 0; j < cost_.m; j++)
                 if (w_.mass_b[j]) cell(all, i, j) = cost_.at(i, j);
         Status s = level(all, options_);
-        return s == Status::optimal ? simplex(cost_, options_) : s;
+        return s == Status::optimal && w_.limit == INF ? simplex(cost_, options_) : s;
     }
 
 private:
@@ -94,18 +92,25 @@ private:
         const double gap = size_gap(w_, cost);
         if (gap == 0) return simplex(cost, options);
         Options strict = options;
-        strict.balance = std::min(strict.balance, LEAK);
+        strict.balance = std::min(strict.balance, options.rounding);
         Cells part = M;
         for (double& x : part)
             if (std::fabs(x) >= gap) x = INF;
         Status s = level(part, strict);
+        if (s == Status::optimal && w_.slack > 0) {
+            // The rest is feasible but for rounding of the masses, which no huge cell is to carry.
+            w_.limit = std::min(w_.limit, gap);
+            return s;
+        }
         if (s == Status::optimal) return simplex(cost, options);
         if (s != Status::infeasible) return s;
 
         for (std::size_t k = 0; k < M.size(); k++) part[k] = std::fabs(M[k]) < gap ? 0.0 : M[k];
         if (s = level(part, options); s != Status::optimal) return s;
         keep_tight(M, part, gap);
-        return level(part, options);
+        s = level(part, options);
+        w_.limit = INF;  // what those two left out may be needed here
+        return s;
     }
 
     // huge: the costs of the first pass, whose tree is in w_; becomes those of the second.

@@ -32,7 +32,7 @@ inline std::string message(Status status, i32 row, i32 column, double sum_a, dou
             return "the finite cells of M cannot carry the masses: allow more cells (fewer +inf in M), or "
                    "balance the weights of the blocks they form";
         case Status::iteration_limit:
-            return "the solver stopped at its iteration limit: raise max_iterations";
+            return "the solver stopped at its iteration limit: raise numItermax (max_iterations)";
         case Status::time_limit:
             return "the solver stopped at its time limit";
         case Status::interrupted:

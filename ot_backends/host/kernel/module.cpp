@@ -131,9 +131,9 @@ struct Common {  // what both entries share
     PyObject *a, *b, *basis = Py_None;
     int threads = 1;
     long long max_pivots = 0;
-    double time_limit = 0, balance = 1e-9, mass_tolerance = -1;
+    double time_limit = 0, balance = 1e-9, mass_tolerance = -1, rounding = 1e-12;
 
-    Options options() const { return {max_pivots, time_limit, balance, mass_tolerance}; }
+    Options options() const { return {max_pivots, time_limit, balance, mass_tolerance, rounding}; }
 };
 
 bool fits(const char* name, PyArrayObject* x, npy_intp size, const char* what) {
@@ -198,12 +198,12 @@ template <class T> PyObject* solve_matrix(Common& c, PyArrayObject* M) {
 
 PyObject* solve_entry(PyObject*, PyObject* args, PyObject* kwargs) {
     static const char* names[] = {"M",          "a",       "b",     "basis", "threads", "max_pivots",
-                                  "time_limit", "balance", "mass_tolerance", nullptr};
+                                  "time_limit", "balance", "mass_tolerance", "rounding", nullptr};
     Common c;
     PyObject* costs;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|OiLddd", const_cast<char**>(names), &costs,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO|OiLdddd", const_cast<char**>(names), &costs,
                                      &c.a, &c.b, &c.basis, &c.threads, &c.max_pivots, &c.time_limit,
-                                     &c.balance, &c.mass_tolerance))
+                                     &c.balance, &c.mass_tolerance, &c.rounding))
         return nullptr;
     bool single = PyArray_Check(costs) &&
                   PyArray_TYPE(reinterpret_cast<PyArrayObject*>(costs)) == NPY_FLOAT32;
@@ -214,13 +214,13 @@ PyObject* solve_entry(PyObject*, PyObject* args, PyObject* kwargs) {
 
 PyObject* solve_points_entry(PyObject*, PyObject* args, PyObject* kwargs) {
     static const char* names[] = {"X",     "Y",       "a",          "b",          "metric", "basis",
-                                  "threads", "max_pivots", "time_limit", "balance", "mass_tolerance", nullptr};
+                                  "threads", "max_pivots", "time_limit", "balance", "mass_tolerance", "rounding", nullptr};
     Common c;
     PyObject *px, *py;
     int metric;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOi|OiLddd", const_cast<char**>(names), &px, &py,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOi|OiLdddd", const_cast<char**>(names), &px, &py,
                                      &c.a, &c.b, &metric, &c.basis, &c.threads, &c.max_pivots,
-                                     &c.time_limit, &c.balance, &c.mass_tolerance))
+                                     &c.time_limit, &c.balance, &c.mass_tolerance, &c.rounding))
         return nullptr;
     if (metric < 0 || metric > 2) {
         PyErr_SetString(PyExc_ValueError, "metric must be 0 (sqeuclidean), 1 (euclidean) or 2 (cityblock)");
@@ -281,11 +281,11 @@ PyMethodDef methods[] = {
     {"solve", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(solve_entry)),
      METH_VARARGS | METH_KEYWORDS,
      "solve(M, a, b, basis=None, threads=1, max_pivots=0, time_limit=0.0, balance=1e-9, "
-     "mass_tolerance=-1.0)"},
+     "mass_tolerance=-1.0, rounding=1e-12)"},
     {"solve_points", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(solve_points_entry)),
      METH_VARARGS | METH_KEYWORDS,
      "solve_points(X, Y, a, b, metric, basis=None, threads=1, max_pivots=0, time_limit=0.0, "
-     "balance=1e-9, mass_tolerance=-1.0)"},
+     "balance=1e-9, mass_tolerance=-1.0, rounding=1e-12)"},
     {"isa", isa_entry, METH_VARARGS, "isa(name=None): the instruction set of the row loops"},
     {"message", message_entry, METH_VARARGS,
      "message(status, row, column, sum_a=0.0, sum_b=0.0): what went wrong, for an exception"},

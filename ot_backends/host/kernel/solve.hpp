@@ -38,6 +38,7 @@ void solve(Workspace& w, const Cost& cost, const Problem& p, const Options& opti
         std::fabs(sum_a - sum_b) > options.mass_tolerance * std::max(sum_a, sum_b))
         return fail(Status::mass_mismatch, -1, -1);
 
+    w.limit = INF;
     w.tree.resize(p.n, p.m);
     w.mass_a.resize(p.n), w.mass_b.resize(p.m);
     integer_masses(p.a, p.n, sum_a, p.b, p.m, sum_b, w.mass_a.data(), w.mass_b.data(), w.index, w.rest);

@@ -34,6 +34,7 @@ struct Options {
     double time_limit = 0;     // seconds for the whole call; 0: none
     double balance = 1e-9;     // share of the mass that blocks of allowed cells may lack
     double mass_tolerance = -1;  // how far sum(a) and sum(b) may differ, relative; < 0: not checked
+    double rounding = 1e-12;     // share of the mass that is rounding: no reason to use a huge cell
 };
 
 // One problem: weights and, possibly, the parents of an earlier optimal tree.
