@@ -15,28 +15,22 @@ inline constexpr int GAP = 20;  // binary orders, a factor of 1e6
 class Sizes {
 public:
     void add(double x) {
-        x = std::fabs(x);
-        if (x == 0) {
-            zeros = true;
-        } else if (x < INF) {
-            i64 bits;
-            std::memcpy(&bits, &x, sizeof bits);
-            seen_[bits >> 52] = 1;
-        }
+        i64 bits;
+        std::memcpy(&bits, &x, sizeof bits);
+        seen_[bits >> 52 & 2047] = 1;  // without branches: this sees whole matrices
     }
 
-    // A size between the highest two that have a gap between them; 0: no gap.
+    // A size between the highest two that have a gap between them; 0: no gap. Exponent 0 is that of
+    // zeros (and of denormal numbers, which count as such), 2047 that of infinities and NaN.
     double gap() const {
-        int above = -1;
-        for (int e = 2047; e-- > 0;) {
+        int above = 4096;
+        for (int e = 2046; e > 0; e--) {
             if (!seen_[e]) continue;
-            if (above - e > GAP) return std::ldexp(1.0, e - 1022);  // numbers of exponent e are below
+            if (above < 2047 && above - e > GAP) return std::ldexp(1.0, e - 1022);  // numbers with e are below
             above = e;
         }
         return 0;
     }
-
-    bool zeros = false;
 
 private:
     std::array<char, 2048> seen_{};
@@ -66,23 +60,13 @@ inline bool tree_has_gap(const Workspace& w) {
 
 // The size that separates huge cells from small ones, among the cells with mass; 0: none are huge.
 template <class Cost> double size_gap(const Workspace& w, const Cost& cost) {
-    double low = INF, high = 0;
-    const i64* mass = w.mass_b.data();
-    for (i32 i : w.rows) {
-        const auto* c = cost.row(i);
-        for (i32 j = 0; j < cost.m; j++) {
-            double x = std::fabs(static_cast<double>(c[j]));
-            double y = mass[j] != 0 && x < INF ? x : 0.0, z = y > 0 ? y : INF;
-            high = y > high ? y : high;
-            low = z < low ? z : low;
-        }
-    }
-    if (high * 0x1p-20 <= low) return 0;
     Sizes sizes;
+    const i64* mass = w.mass_b.data();
+    const bool full = std::find(w.mass_b.begin(), w.mass_b.end(), 0) == w.mass_b.end();
     for (i32 i : w.rows) {
         const auto* c = cost.row(i);
         for (i32 j = 0; j < cost.m; j++)
-            if (mass[j]) sizes.add(c[j]);
+            if (full || mass[j]) sizes.add(c[j]);
     }
     return sizes.gap();
 }

@@ -1,5 +1,5 @@
-// Costs of two or more levels, a gap apart (gap.hpp). Huge cells are first left out. If the rest is
-// infeasible, two passes give the lexicographic optimum of (huge, small): first the huge costs alone,
+// Costs of two or more levels, a gap apart (gap.hpp). Huge cells are first left out. If the plan needs
+// them after all, two passes give the lexicographic optimum of (huge, small): first the huge costs alone,
 // small ones being 0; then the small ones, over the cells that the first pass leaves tight. Either side
 // may have a gap of its own. At last the simplex on the costs as they are starts from that tree: it
 // certifies it, or mends what was not lexicographic.
@@ -9,6 +9,8 @@
 
 namespace otb {
 
+// Units of mass that the rounding to integers may have unbalanced.
+inline constexpr i64 INTEGERS = TOTAL_MASS / 1000000000000;
 // Reduced costs under this share of their terms are 0.
 inline constexpr double TIGHT = 1e-13;
 
@@ -43,23 +45,16 @@ private:
 
     double& cell(Cells& M, i32 i, i32 j) const { return M[static_cast<std::size_t>(i) * cost_.m + j]; }
 
-    // Some tiny costs beside the bulk, as between points that coincide up to rounding: they don't reach
-    // every node, so the bulk decides, and its rounding is larger than they are.
+    // Some tiny costs beside the bulk, as between points that coincide up to rounding: too few to leave a
+    // choice among themselves, so the bulk decides, and its rounding is larger than they are.
     bool few_small(double gap) const {
-        i64 small = 0, cells = 0;
-        std::vector<char> column(cost_.m, 0);
-        bool covers = true;
+        i64 small = 0;
         for (i32 i : w_.rows) {
-            i64 before = small;
-            for (i32 j = 0; j < cost_.m; j++)
-                if (w_.mass_b[j]) {
-                    cells++;
-                    if (std::fabs(cost_.at(i, j)) < gap) small++, column[j] = 1;
-                }
-            covers &= small > before;
+            const auto* c = cost_.row(i);
+            for (i32 j = 0; j < cost_.m; j++) small += std::fabs(static_cast<double>(c[j])) < gap;
         }
-        for (i32 j = 0; j < cost_.m; j++) covers &= column[j] || !w_.mass_b[j];
-        return !covers && 64 * small <= cells;
+        const i64 rows = static_cast<i64>(w_.rows.size());
+        return small <= std::max<i64>(rows, cost_.m) && 64 * small <= rows * cost_.m;
     }
 
     // The parents of the tree as a basis for the next start; empty nodes hang anywhere.
@@ -91,26 +86,40 @@ private:
         const MatrixCost<double> cost{cost_.n, cost_.m, M.data()};
         const double gap = size_gap(w_, cost);
         if (gap == 0) return simplex(cost, options);
-        Options strict = options;
-        strict.balance = std::min(strict.balance, options.rounding);
         Cells part = M;
-        for (double& x : part)
-            if (std::fabs(x) >= gap) x = INF;
-        Status s = level(part, strict);
-        if (s == Status::optimal && w_.slack > 0) {
-            // The rest is feasible but for rounding of the masses, which no huge cell is to carry.
-            w_.limit = std::min(w_.limit, gap);
-            return s;
+        if (!carries(cost, gap, options.rounding)) {
+            Options strict = options;
+            strict.balance = std::min(strict.balance, options.rounding);
+            for (double& x : part)
+                if (std::fabs(x) >= gap) x = INF;
+            Status s = level(part, strict);
+            if (s == Status::optimal && w_.slack > INTEGERS) {
+                // The rest is feasible but for rounding of the masses, which no huge cell is to carry.
+                w_.limit = std::min(w_.limit, gap);
+                return s;
+            }
+            if (s == Status::optimal) return simplex(cost, options);
+            if (s != Status::infeasible) return s;
         }
-        if (s == Status::optimal) return simplex(cost, options);
-        if (s != Status::infeasible) return s;
 
         for (std::size_t k = 0; k < M.size(); k++) part[k] = std::fabs(M[k]) < gap ? 0.0 : M[k];
-        if (s = level(part, options); s != Status::optimal) return s;
+        if (Status s = level(part, options); s != Status::optimal) return s;
         keep_tight(M, part, gap);
-        s = level(part, options);
+        Status s = level(part, options);
         w_.limit = INF;  // what those two left out may be needed here
         return s;
+    }
+
+    // Whether the plan at hand needs huge cells: then it's no use leaving them out.
+    template <class C> bool carries(const C& cost, double gap, double rounding) const {
+        const Tree& t = w_.tree;
+        const i64 leak = static_cast<i64>(rounding * static_cast<double>(TOTAL_MASS));
+        for (i32 x = 0; x < t.R; x++) {
+            i32 p = t.node[x].parent;
+            if (p < 0 || p == t.R || t.node[x].flow <= leak) continue;
+            if (std::fabs(t.is_row(x) ? cost.at(x, p - t.n) : cost.at(p, x - t.n)) >= gap) return true;
+        }
+        return false;
     }
 
     // huge: the costs of the first pass, whose tree is in w_; becomes those of the second.
