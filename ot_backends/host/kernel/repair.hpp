@@ -35,6 +35,19 @@ inline bool read_basis(Workspace& w, const i32* basis) {
 template <class Cost> void prune_basis(Workspace& w, const Cost& cost) {
     Tree& t = w.tree;
     bool changed = static_cast<i32>(w.rows.size()) < t.n;
+    auto empty = [&](i32 x) {
+        return x != t.R && (t.is_row(x) ? w.mass_a[x] : w.mass_b[x - t.n]) == 0;
+    };
+    auto edge = [&](i32 x, i32 p) { return t.is_row(x) ? cost.at(x, p - t.n) : cost.at(p, x - t.n); };
+    for (i32 j = 0; j < t.m; j++) changed |= w.mass_b[j] == 0;
+    double largest = 0;  // of the costs that count: empty nodes may have any
+    if (changed)
+        for (i32 x : w.order) {
+            i32 p = x == t.R ? t.R : t.node[x].parent;
+            if (p == t.R || empty(x) || empty(p)) continue;
+            double c = std::fabs(edge(x, p));
+            if (c < INF && c > largest) largest = c;
+        }
     w.pot[t.R] = 0;
     for (i32 x : w.order) {  // parents first
         if (x == t.R) continue;
@@ -43,17 +56,13 @@ template <class Cost> void prune_basis(Workspace& w, const Cost& cost) {
             w.pot[x] = 0;
             continue;
         }
-        double c = t.is_row(x) ? cost.at(x, p - t.n) : cost.at(p, x - t.n);
+        double c = edge(x, p);
         bool finite = std::isfinite(c);
-        t.cost[x] = finite ? c : 0.0;
+        t.cost[x] = finite && !((empty(x) || empty(p)) && std::fabs(c) > largest) ? c : 0.0;
         w.pot[x] = below(t, x, w.pot[p]);
         if (!finite) t.node[x].parent = t.R, changed = true;
     }
-    for (i32 j = 0; j < t.m; j++) changed |= w.mass_b[j] == 0;
     if (!changed) return;
-    auto empty = [&](i32 x) {
-        return x != t.R && (t.is_row(x) ? w.mass_a[x] : w.mass_b[x - t.n]) == 0;
-    };
     for (i32 x = 0; x < t.R; x++)
         if (empty(t.node[x].parent)) t.node[x].parent = t.R;
     for (i32 x = 0; x < t.R; x++)
