@@ -136,6 +136,37 @@ def implicit(vma: bool) -> None:
         same(jax.jit(d(f, (0, 1)))(A, b), jax.jit(d(g, (0, 1)))(A, b))
 
 
+@check("constants")
+def rules_and_values_that_do_not_vary(vma: bool) -> None:
+    """What is the same on all devices, by its type, beside what is not."""
+    (A, *_), b = problems()
+
+    @ot_backends.host_function(out=lambda A, b: b, vectorized=True)
+    def shift(A: Any, b: Any) -> Any:
+        return b + A.sum((-2, -1))[..., None]
+
+    ones = lambda x: jnp.ones(x.shape)  # noqa: E731
+    shift.def_vjp(lambda nx, ct, x, A, b: (ones(A), ones(b)))
+    shift.def_jvp(lambda nx, tangents, x, A, b: ones(b))
+
+    def fixed(A: Any, b: Any) -> Any:  # x = 1, and dx = db
+        moves = lambda x, b: x - 1 - b + jax.lax.stop_gradient(b)  # noqa: E731
+        return ot_backends.root(moves, jnp.ones(2), b, solve=lambda x, b: jnp.ones(2))
+
+    for f, dA, db in ((shift, jnp.full((2, 2), 8.0), ones(b)), (fixed, jnp.zeros((2, 2)), ones(b))):
+
+        def part(A: Any, b: Any, f: Any = f) -> Any:
+            return jax.lax.psum(jax.vmap(f, (None, 0))(A, b).sum(), "x")
+
+        g = mapped(part, (P(), P("x")), P(), vma)
+        same(jax.jit(jax.grad(g, (0, 1)))(A, b), (dA, db))
+        one = lambda A, b, f=f: f(A, b[0])  # noqa: E731
+        g = mapped(
+            lambda A, b, one=one: jax.jvp(one, (A, b), (A, ones(b)))[1], (P(), P("x")), P("x"), vma
+        )
+        same(jax.jit(g)(A, b), jnp.ones(8))
+
+
 def main() -> None:
     jax.config.update("jax_enable_x64", True)
     print(json.dumps({"started": True}), flush=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import os
 import subprocess
 import sys
@@ -26,3 +28,21 @@ def test_page_runs(page: Path) -> None:
 
 def test_there_are_pages() -> None:
     assert len(PAGES) >= 6
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "backends.host_function",
+        "derivatives.gradients",
+        "derivatives.linear_solve",
+        "derivatives.root",
+    ],
+)
+def test_docstrings_run(name: str) -> None:
+    pytest.importorskip("jax")
+    pytest.importorskip("torch")
+    module = importlib.import_module(f"ot_backends.{name}")
+    results = doctest.testmod(module, verbose=False)
+    assert results.attempted > 0
+    assert results.failed == 0

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import host_functions
@@ -655,3 +659,24 @@ def test_eight_threads(framework: Any) -> None:
 def test_unused_scalar_spec() -> None:
     total = host_function(out=SCALAR)(lambda x: x.sum())
     assert total(np.ones(3)) == 3
+
+
+FORKED = """
+import os
+import numpy as np
+from host_functions import problem, solve
+A, b = problem()
+want = solve(A, b)
+child = os.fork()
+if child == 0:
+    os._exit(0 if np.array_equal(solve(A, b), want) else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_after_a_fork() -> None:
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent)])
+    command = [sys.executable, "-c", FORKED]
+    env = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

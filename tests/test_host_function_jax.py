@@ -271,6 +271,8 @@ def outcomes() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("vma", ["check_vma", "no check_vma"])
-@pytest.mark.parametrize("name", ["sharded A", "replicated A", "inside", "scan", "root"])
+@pytest.mark.parametrize(
+    "name", ["sharded A", "replicated A", "inside", "scan", "root", "constants"]
+)
 def test_shard_map(outcomes: dict[str, Any], name: str, vma: str) -> None:
     assert outcomes[f"{name}[{vma}]"] is None, outcomes[f"{name}[{vma}]"]

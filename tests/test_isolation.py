@@ -53,6 +53,7 @@ def run(code: str) -> None:
         "ot_backends",
         "ot_backends.errors",
         "ot_backends.backends",
+        "ot_backends.derivatives",
         "ot_backends.host",
         "ot_backends.transport",
     ],

@@ -37,6 +37,11 @@ class BoundHost:
     name = __host_name__
 
     @property
+    def prepare(self) -> Any:
+        """What the function wants called before it is, see `check_host_function`; or None."""
+        return getattr(self.host.fn, "prepare", None)
+
+    @property
     def count(self) -> int:
         """The number of outputs."""
         return self.out_tree.size

@@ -12,7 +12,7 @@ rules are array code, so the next order differentiates them.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import NotDifferentiableError
+from .jax_batching import leading, mapped
 from .jax_extend import (
     Primitive,
     ad,
@@ -51,14 +52,6 @@ def _inexact(x: Any) -> bool:
     return bool(jnp.issubdtype(x.dtype, jnp.inexact))
 
 
-def _leading(args: Sequence[Any], dims: Sequence[int | None]) -> list[Any]:
-    """Make the mapped dimension one more leading dimension; of size 1 where shared."""
-    return [
-        jnp.expand_dims(x, 0) if d is None else jnp.moveaxis(x, d, 0)
-        for x, d in zip(args, dims, strict=True)
-    ]
-
-
 # ---- rules_p(values.., args..; count = number of values, batch_ndim = leading batch dimensions)
 
 rules_p = Primitive("ot_backends_rules")
@@ -77,7 +70,7 @@ mlir.register_lowering(rules_p, lambda ctx, *xs, rules, **_: list(xs[: rules.cou
 def _rules_batch(args: Sequence[Any], dims: Sequence[int | None], **params: Any) -> tuple[Any, Any]:
     # The derivative differs over the batch even where the outputs don't.
     size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
-    front = _leading(args, dims)
+    front = leading(args, dims)
     outputs = [jnp.broadcast_to(x, (size, *x.shape[1:])) for x in front[: params["rules"].count]]
     params["batch_ndim"] += 1
     outs = rules_p.bind(*outputs, *front[len(outputs) :], **params)
@@ -198,33 +191,13 @@ def _or_zeros(x: Any, like: Any) -> Any:
     return jnp.zeros_like(like) if x is None else x
 
 
-def _mapped(
-    f: Callable[..., Sequence[Any]], res: Sequence[Any], x: Sequence[Any], batch_ndim: int
-) -> list[Any]:
-    """Apply f(res, x), which is for one problem, over leading batch dimensions of size 1 or B."""
-    if batch_ndim == 0:
-        return list(f(res, x))
-    size = max(a.shape[0] for a in (*res, *x)) if all(a.shape[0] for a in (*res, *x)) else 0
-
-    def axes(arrays: Sequence[Any]) -> list[int | None]:
-        return [0 if a.shape[0] == size else None for a in arrays]
-
-    def one(arrays: Sequence[Any]) -> list[Any]:
-        return [
-            a if d == 0 else jnp.squeeze(a, 0) for a, d in zip(arrays, axes(arrays), strict=True)
-        ]
-
-    inner = functools.partial(_mapped, f, batch_ndim=batch_ndim - 1)
-    return list(jax.vmap(inner, (axes(res), axes(x)), 0, axis_size=size)(one(res), one(x)))
-
-
 linear_p = Primitive("ot_backends_linear")
 linear_p.multiple_results = True
 
 
 def _linear(*arrays: Any, linear: Linear, batch_ndim: int) -> list[Any]:
     res, x = _split(linear, arrays)
-    return _mapped(linear.apply, res, x, batch_ndim)
+    return mapped(linear.apply, res, x, batch_ndim)
 
 
 def _split(linear: Linear, arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -250,7 +223,7 @@ linear_p.def_abstract_eval(_linear_types)
 def _linear_batch(
     args: Sequence[Any], dims: Sequence[int | None], *, linear: Linear, batch_ndim: int
 ) -> tuple[Any, Any]:
-    outs = linear.bind(*_split(linear, _leading(args, dims)), batch_ndim + 1)
+    outs = linear.bind(*_split(linear, leading(args, dims)), batch_ndim + 1)
     return outs, [0] * len(outs)
 
 
@@ -275,7 +248,7 @@ def _linear_jvp(
             point = list(res)
             for k, p in zip(moving, some, strict=True):
                 point[k] = p
-            return _mapped(linear.apply, point, x, batch_ndim)
+            return mapped(linear.apply, point, x, batch_ndim)
 
         _, dots = jax.jvp(at, [res[k] for k in moving], [dres[k] for k in moving])
         terms.append(same_varying([*dots, *primals])[: len(dots)])
@@ -301,7 +274,7 @@ def _linear_transpose(
         for ct, t in zip(cotangents, types, strict=True)
     ]
     # Plain code, not linear_p again: without a jvp rule its transpose would be asked for.
-    grads = _mapped(linear.apply_transpose, res, cts, batch_ndim)
+    grads = mapped(linear.apply_transpose, res, cts, batch_ndim)
     return [None] * len(res) + same_varying([*grads, *res])[: len(x)]
 
 
