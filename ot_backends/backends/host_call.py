@@ -39,7 +39,10 @@ def declare(
     """Return the call for arguments of this structure, and what it returns as flat specs."""
     # Remembered with the host function, so that one which is made in a loop can be forgotten.
     key = in_tree, specs, registered
-    known: tuple[BoundHost, Outputs] | None = host.declared.get(key)
+    try:
+        known: tuple[BoundHost, Outputs] | None = host.declared.get(key)
+    except TypeError:  # sizes that are symbols, of a compiler, are not remembered
+        return _declare(host, in_tree, specs, registered)
     if known is None:
         known = _declare(host, in_tree, specs, registered)
         if len(host.declared) >= 256:

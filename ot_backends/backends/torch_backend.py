@@ -21,6 +21,7 @@ from .torch_compat import transforms_active
 from .torch_hostcall import call, torch_dtype
 from .torch_residuals import raising
 from .torch_rules import set_rules
+from .torch_traced import call_traced
 
 __all__ = ["BACKEND", "TorchBackend"]
 
@@ -122,6 +123,8 @@ class TorchBackend:
             Where `fn` returned something else than `out` declares.
         """
         if isinstance(fn, HostFunction):
+            if out is None and torch.compiler.is_compiling():
+                return call_traced(fn, args)
             return call_host_function(self, fn, args, out)
         if not torch.compiler.is_compiling():
             check_host_function(fn)

@@ -26,7 +26,7 @@ from .spec import (
 )
 from .torch_compat import below_autograd
 
-__all__ = ["LIBRARY", "call", "torch_dtype"]
+__all__ = ["LIBRARY", "call", "lost_handle", "torch_dtype"]
 
 # ---------------------------------------------------------------------------- the registry
 
@@ -71,11 +71,16 @@ def _find(handle: str) -> _Host:
     try:
         return _HOSTS[handle]
     except KeyError:
-        raise HostFunctionError(
-            f"pycall: no host function has the handle {handle!r} in this process; a graph that was "
-            "compiled or exported with a host function in it runs only in the process that made it "
-            "and in its forks: compile or export it again here"
-        ) from None
+        raise lost_handle(handle) from None
+
+
+def lost_handle(handle: str) -> HostFunctionError:
+    """Return the error for a handle that this process does not know."""
+    return HostFunctionError(
+        f"pycall: no host function has the handle {handle!r} in this process; a graph that was "
+        "compiled or exported with a host function in it runs only in the process that made it "
+        "and in its forks: compile or export it again here"
+    )
 
 
 def _keep(host: _Host) -> _Host:
@@ -184,7 +189,10 @@ def call(
         results = _PYCALL(args, handle, 0)
         single = _constant_single(handle)
     else:
-        host = _Host(fn, out if callable(out) else resolve_out(out), vectorized)
+        out = out if callable(out) else resolve_out(out)
+        # Of our own functions equal ones are the same; others may note or hold something.
+        make = _shared_host if getattr(fn, "trusted", False) else _Host
+        host = make(fn, out, vectorized)
         results = _PYCALL(args, host.handle, 0)
         single = host.single
     return cast(torch.Tensor, results[0]) if single else tuple(results)

@@ -109,7 +109,7 @@ class _Rules(torch.autograd.Function):
             )
         with forward_mode:
             # Without their tangents of this level: J is differentiated by outer levels only.
-            tensors = [forward_ad.unpack_dual(x).primal for x in ctx.saved_tensors]
+            tensors = [forward_ad.unpack_dual(x, level=0).primal for x in ctx.saved_tensors]
             dots: list[Any] = [None] * rules.count
             moving = [k for k, dx in enumerate(tangents[call.count :]) if dx is not None]
             for group in active_groups(rules, moving):
