@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import emd2, solve
 from ..backends import Backend, load_backend
-from ..host import available_threads, kernel_name, load_kernel
+from ..host import HostSolve, available_threads, kernel_name, xla_path
 from ..version import __version__
 from . import missing
 from .reference import Float, slope, transport_value
@@ -34,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
     for package in _PACKAGES:
         print(f"{package:20}{_version(package)}")
     print(f"{'kernel':20}{kernel_name()}")
+    print(f"{'JAX on the CPU':20}{xla_path()}")
     print(f"{'threads':20}{available_threads()}")
     print(flush=True)
     ok = _check("kernel loads", _kernel)
@@ -51,7 +52,7 @@ def _version(package: str) -> str:
 
 
 def _kernel() -> str:
-    load_kernel()
+    HostSolve().prepare()
     return ""
 
 

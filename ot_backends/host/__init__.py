@@ -4,7 +4,7 @@ from .batch import HostSolve, available_threads
 from .check import check_shapes, mass_tolerance
 from .pot_kernel import load_kernel
 from .solution import Options, Solution
-from .which import kernel_name
+from .which import choose_kernel, kernel_name, xla_path
 
 __all__ = [
     "HostSolve",
@@ -12,7 +12,9 @@ __all__ = [
     "Solution",
     "available_threads",
     "check_shapes",
+    "choose_kernel",
     "kernel_name",
     "load_kernel",
     "mass_tolerance",
+    "xla_path",
 ]

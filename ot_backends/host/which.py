@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from ..errors import ProblemError
-from . import native
+from . import native, xla
 
 #: Names of the kernels, and what people read of them.
 _KERNELS = {"native": "native network simplex", "pot": "POT's emd_c"}
@@ -30,3 +30,10 @@ def choose_kernel(kernel: str | None = None) -> str:
 def kernel_name(kernel: str | None = None) -> str:
     """Return the name of the kernel that solves, for people to read."""
     return _KERNELS[choose_kernel(kernel)]
+
+
+def xla_path(kernel: str | None = None) -> str:
+    """Say how a compiled JAX program on the CPU reaches the solver, for people to read."""
+    if choose_kernel(kernel) == "native" and xla.available():
+        return "calls the kernel natively (jax.ffi)"
+    return "calls back into Python"
