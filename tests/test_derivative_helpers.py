@@ -50,7 +50,8 @@ def test_no_derivative(differentiable: Any, name: str) -> None:
     for mix in every_mix(differentiable, 1):
         assert_array_equal(differentiable.numpy(mix(g)(x)), [1, 2])
     for mix in every_mix(differentiable, 2):
-        assert_array_equal(differentiable.numpy(mix(g)(x)), np.zeros((2, 2)))
+        # + 0: torch may return a tensor of zeros without memory, here as for x.detach() * x
+        assert_array_equal(differentiable.numpy(mix(g)(x) + 0), np.zeros((2, 2)))
 
 
 def functions(xp: Any) -> dict[str, tuple[Any, Any, dict[float, float]]]:

@@ -24,7 +24,7 @@ from ot_backends import ArraySpec, host_function
 from ot_backends.backends import load_backend
 from ot_backends.errors import HostFunctionError, NotDifferentiableError
 
-BACKENDS = ["numpy", "jax"]  # those that carry rules
+BACKENDS = ["numpy", "jax", "torch"]  # those that carry rules
 SCALAR = ArraySpec((), "float64")
 
 
@@ -52,6 +52,12 @@ def every_mix(differentiable: Any, order: int) -> list[Any]:
             for d in (differentiable.jacfwd, differentiable.jacrev)
         ]
     return mixes
+
+
+def refusal(differentiable: Any, j: Any) -> type[Exception]:
+    """The error to expect; while Torch compiles, its own has the message of ours."""
+    compiles = differentiable.name == "torch" and j == differentiable.jit
+    return Exception if compiles else NotDifferentiableError
 
 
 # ---- values
@@ -289,7 +295,7 @@ def test_one_kind_that_calls_the_host(differentiable: Any, kind: str) -> None:
         got, want = mix(f)(A), mix(plain)(A)
         assert_allclose(differentiable.numpy(got), differentiable.numpy(want), atol=1e-12)
     for j in (lambda f: f, differentiable.jit):
-        with pytest.raises(NotDifferentiableError, match=r"invert.*calls the host"):
+        with pytest.raises(refusal(differentiable, j), match=r"invert.*calls the host"):
             j(wrong(f))(A)
 
 
@@ -371,7 +377,7 @@ def test_host_rules_give_one_order(differentiable: Any) -> None:
             [[6], [192]],
         )
         for d in every_mix(differentiable, 2):
-            with pytest.raises(NotDifferentiableError, match=r"cube.*one order"):
+            with pytest.raises(refusal(differentiable, j), match=r"cube.*one order"):
                 j(d(f))(x)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from ..errors import ProblemError
+from ..errors import ProblemError, UnsupportedTransformError
 from . import xp_torch
 from .gradients import contraction, gradient_pairs
 from .host_call import call_host_function
@@ -207,6 +207,13 @@ class TorchBackend:
 
     def set_rules(self, values: Sequence[Any], args: Sequence[Any], rules: Rules) -> list[Any]:
         """Return the outputs among `values`, differentiable by `rules`; see `Backend`."""
+        if torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
+            # Only a host function, which is made outside, is known to what AOTAutograd runs.
+            raise UnsupportedTransformError(
+                f"{rules.name}: its derivatives cannot be traced by torch.compile or torch.export "
+                "here; wrap the function that calls it in torch.compiler.disable, or pass "
+                "stop_gradient(x) for all that it depends on and set_gradients for the result"
+            )
         return set_rules([x.detach() for x in values], list(args), rules)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,12 @@ from torch.autograd import forward_ad
 from ..errors import NotDifferentiableError
 from .rules import Mode, Rules, active_groups
 from .select import load_backend
-from .torch_compat import forward_grad_inside_jvp
+from .torch_compat import (
+    add_legacy_batch,
+    forward_grad_inside_jvp,
+    legacy_batch_level,
+    remove_legacy_batch,
+)
 from .torch_residuals import guard, is_inexact
 
 __all__ = ["set_rules"]
@@ -110,11 +115,7 @@ class _Rules(torch.autograd.Function):
         with forward_mode:
             # Without their tangents of this level: J is differentiated by outer levels only.
             tensors = [forward_ad.unpack_dual(x, level=0).primal for x in ctx.saved_tensors]
-            dots: list[Any] = [None] * rules.count
-            moving = [k for k, dx in enumerate(tangents[call.count :]) if dx is not None]
-            for group in active_groups(rules, moving):
-                terms = call.linear(group, tensors)([tangents[call.count + k] for k in group])
-                dots = [t if y is None else y + t for y, t in zip(dots, terms, strict=True)]
+            dots = _tangents(call, tensors, tangents[call.count :])
             return tuple(
                 None if not is_inexact(y) else torch.zeros_like(y) if dot is None else dot
                 for y, dot in zip(tensors, dots, strict=False)
@@ -133,6 +134,23 @@ class _Rules(torch.autograd.Function):
         front[:n] = [y.expand((info.batch_size, *y.shape[1:])) for y in front[:n]]
         outs = apply_rules(front[:count], front[count:], call.rules, call.batch_ndim + 1)
         return tuple(outs), (0,) * len(outs)
+
+
+def _tangents(call: _Call, tensors: list[Any], tangents: Sequence[Any]) -> list[Any]:
+    """Return J dx; None where it is zero."""
+    level, n = legacy_batch_level(), call.rules.count
+    if level:  # one more leading dimension
+        call = replace(call, batch_ndim=call.batch_ndim + 1)
+        tangents = [None if t is None else remove_legacy_batch(t, level) for t in tangents]
+        tensors = [remove_legacy_batch(x, level) for x in tensors]
+        size = max(len(x) for x in (*tensors, *tangents) if x is not None)
+        tensors[:n] = [y.expand((size, *y.shape[1:])) for y in tensors[:n]]
+    dots: list[Any] = [None] * n
+    moving = [k for k, dx in enumerate(tangents) if dx is not None]
+    for group in active_groups(call.rules, moving):
+        terms = call.linear(group, tensors)([tangents[k] for k in group])
+        dots = [t if y is None else y + t for y, t in zip(dots, terms, strict=True)]
+    return [add_legacy_batch(y, level) if level and y is not None else y for y in dots]
 
 
 # ---------------------------------------------------------------------------- J and its transpose
