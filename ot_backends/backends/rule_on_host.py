@@ -14,7 +14,7 @@ from .spec import ArraySpec, Outputs
 if TYPE_CHECKING:
     from .host_rules import BoundHost
 
-__all__ = ["run_on_host"]
+__all__ = ["HostRule", "run_on_host"]
 
 Arrays = Sequence[Any]
 

@@ -14,6 +14,7 @@ from . import xp_torch
 from .gradients import contraction, gradient_pairs
 from .host_call import call_host_function
 from .host_function import HostFunction
+from .rule_on_host import HostRule
 from .rules import Rules, no_derivative
 from .spec import check_host_function
 from .torch_attach import attach, defer
@@ -129,10 +130,10 @@ class TorchBackend:
         if not torch.compiler.is_compiling():
             check_host_function(fn)
         tensors = self._tensors(args)
-        if hasattr(fn, "__no_derivative__") and self.tracks(*tensors):
+        if isinstance(fn, HostRule) and self.tracks(*tensors):
             # A rule on the host: that its derivative, the next order, is asked for turns out later.
             results = call(fn, [x.detach() for x in tensors], out, vectorized)
-            error = lambda forward: no_derivative(fn, "")  # noqa: E731
+            error = lambda forward: no_derivative(fn, fn.__no_derivative__)  # noqa: E731
             return tuple(raising(y, error, tensors) for y in results)
         return call(fn, tensors, out, vectorized)
 
