@@ -59,20 +59,23 @@ def tree_potentials(nx: Any, order: Array, size: Array, cost: Array, n: int) -> 
     return potential[..., :n], -potential[..., n:]
 
 
-def tree_costs(xp: Any, M: Array, rows: Array, cols: Array, virtual: Array) -> Array:
-    """Costs on the tree edges (..., n + m - 1); 0 on virtual edges, whatever ``M`` holds there.
+def tree_costs(xp: Any, M: Array, rows: Array, cols: Array) -> Array:
+    """Entries of ``M`` on the tree edges (..., n + m - 1), also where an edge is virtual.
 
     Only tree entries of ``M`` are touched, so a forbidden cell elsewhere can't become inf - inf.
     """
     batch, edges = rows.shape[:-1], rows.shape[-1]
     if len(M.shape) == 2:
-        cost = M[rows, cols]
-    else:
-        n, m = M.shape[-2:]
-        flat = xp.reshape(xp.broadcast_to(M, (*batch, n, m)), (-1, n, m))
-        rows, cols = xp.reshape(rows, (-1, edges)), xp.reshape(cols, (-1, edges))
-        cost = xp.reshape(flat[_rows_of(xp, rows), rows, cols], (*batch, edges))
-    return xp.where(virtual, xp.zeros_like(cost), cost)
+        return M[rows, cols]
+    n, m = M.shape[-2:]
+    flat = xp.reshape(xp.broadcast_to(M, (*batch, n, m)), (-1, n, m))
+    rows, cols = xp.reshape(rows, (-1, edges)), xp.reshape(cols, (-1, edges))
+    return xp.reshape(flat[_rows_of(xp, rows), rows, cols], (*batch, edges))
+
+
+def zero_where(xp: Any, mask: Array, x: Array) -> Array:
+    """``x`` with zeros, that have no derivative, at ``mask``, whatever ``x`` holds there."""
+    return xp.where(mask, xp.zeros_like(x), x)
 
 
 def dense_plan(nx: Any, rows: Array, cols: Array, flow: Array, n: int, m: int) -> Array:

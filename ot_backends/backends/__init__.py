@@ -46,8 +46,8 @@ class Backend(Protocol):
     def deferred(self, value: Any, inputs: Sequence[Any], rule: Any) -> Any:
         """Return ``rule(*inputs)``, whose value is known to be `value`.
 
-        The first derivatives are ``rule.gradients(*inputs)`` per problem of the value. Where these
-        are all that can be asked for, a backend may leave out the rest.
+        The first derivative in input k is ``rule.gradient(k, *inputs)``, for each element of the
+        value. Where only these can be asked for, a backend may leave out the rest.
         """
         ...
 

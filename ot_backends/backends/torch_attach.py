@@ -116,8 +116,8 @@ def _lead(
 def defer(value: torch.Tensor, inputs: Sequence[torch.Tensor], rule: Any) -> torch.Tensor:
     """Return ``rule(*inputs)``, known to be `value`, for reverse mode outside of transforms.
 
-    The first derivatives are ``rule.gradients(*inputs)``, for each element of the value. The rule
-    itself runs where a derivative of them is asked for (``create_graph=True``).
+    The first derivative in input k is ``rule.gradient(k, *inputs)``, for each element of the value.
+    The rule itself runs where a derivative of it is asked for (``create_graph=True``).
     """
     return cast(torch.Tensor, _Deferred.apply(value, rule, *inputs))  # type: ignore[no-untyped-call]
 
@@ -136,10 +136,15 @@ class _Deferred(torch.autograd.Function):
             live = [x for x, w in zip(inputs, wanted, strict=True) if w]
             found = iter(torch.autograd.grad(ctx.rule(*inputs), live, cotangent, create_graph=True))
             return None, None, *[next(found) if w else None for w in wanted]
-        results: list[torch.Tensor | None] = []
-        for x, g, w in zip(inputs, ctx.rule.gradients(*inputs), wanted, strict=True):
-            ct = cotangent.reshape(cotangent.shape + (1,) * (g.ndim - ctx.value_ndim))
-            results.append((ct * g).sum_to_size(x.shape) if w else None)
+        results: list[torch.Tensor | None] = [None] * len(inputs)
+        for k, x in enumerate(inputs):
+            if wanted[k]:
+                g = ctx.rule.gradient(k, *inputs)
+                ct = cotangent
+                if ctx.value_ndim:
+                    ct = ct.reshape(ct.shape + (1,) * (g.ndim - ctx.value_ndim))
+                g = ct * g
+                results[k] = g if g.shape == x.shape else g.sum_to_size(x.shape)
         return None, None, *results
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..backends import Backend
-from ..basis import tree_costs, tree_flow, tree_potentials
+from ..basis import tree_costs, tree_flow, tree_potentials, zero_where
 from .problem import Optimum, Problem
 
 Array = Any
@@ -50,11 +50,10 @@ class Attached:
 
     @property
     def cost(self) -> Array:
-        """Costs on the tree edges (..., n + m - 1), 0 on virtual ones."""
+        """Entries of M on the tree edges (..., n + m - 1)."""
         if self._cost is None:
             problem, host = self.problem, self.host
-            cost = tree_costs(problem.nx.xp, problem.M, host.rows, host.cols, host.virtual)
-            self._cost = problem.carry(cost)
+            self._cost = problem.carry(tree_costs(problem.nx.xp, problem.M, host.rows, host.cols))
         return self._cost
 
 
@@ -75,7 +74,7 @@ def flow(x: Attached) -> Array:
 def _flow(nx: Backend, host: Optimum, a: Array, b: Array) -> Array:
     on_tree = tree_flow(nx.xp, host.order, host.size, a, b)
     change = on_tree - nx.stop_gradient(on_tree)
-    return host.flow + nx.xp.where(host.virtual, nx.xp.zeros_like(change), change)
+    return host.flow + zero_where(nx.xp, host.virtual, change)
 
 
 def value(x: Attached) -> Array:
@@ -97,7 +96,7 @@ class _Value(NamedTuple):
         """Return the host's value with all derivatives."""
         nx, host = self.nx, self.host
         xp, sg = nx.xp, nx.stop_gradient
-        b = rescaled(nx, a, b)
+        b, cost = rescaled(nx, a, b), zero_where(xp, host.virtual, cost)
         return (
             host.value
             + xp.sum(host.u * (a - sg(a)), axis=-1)
@@ -105,11 +104,14 @@ class _Value(NamedTuple):
             + xp.sum(_flow(nx, host, a, b) * (cost - sg(cost)), axis=-1)
         )
 
-    def gradients(self, a: Array, b: Array, cost: Array) -> tuple[Array, Array, Array]:
-        """Return the first derivatives of the same: the gauge <v, b'> = 0 makes them these."""
+    def gradient(self, k: int, a: Array, b: Array, cost: Array) -> Array:
+        """Return the first derivative in argument k: the gauge <v, b'> = 0 makes it this."""
         xp, host = self.nx.xp, self.host
-        scale = xp.sum(a, axis=-1, keepdims=True) / xp.sum(b, axis=-1, keepdims=True)
-        return host.u, host.v * scale, host.flow
+        if k == 0:
+            return host.u
+        if k == 1:
+            return host.v * (xp.sum(a, axis=-1, keepdims=True) / xp.sum(b, axis=-1, keepdims=True))
+        return zero_where(xp, host.virtual, host.flow)
 
 
 def potentials(x: Attached) -> tuple[Array, Array]:
@@ -118,7 +120,8 @@ def potentials(x: Attached) -> tuple[Array, Array]:
     xp, sg = nx.xp, nx.stop_gradient
     if not x.live:
         return host.u, host.v
-    u, v = tree_potentials(nx, host.order, host.size, x.cost, x.a.shape[-1])
+    cost = zero_where(xp, host.virtual, x.cost)
+    u, v = tree_potentials(nx, host.order, host.size, cost, x.a.shape[-1])
     weights = x.b / sg(xp.sum(x.b, axis=-1, keepdims=True))  # of sum 1, as in Attached.b
     gauge = xp.sum(v * weights, axis=-1, keepdims=True) / xp.sum(weights, axis=-1, keepdims=True)
     u, v = u + gauge, v - gauge
