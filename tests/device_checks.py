@@ -38,18 +38,20 @@ def with_and_without_vma(f: Callable[[bool], None]) -> Callable[[bool], None]:
 
 @contextmanager
 def host_calls() -> Iterator[list[list[tuple[int, ...]]]]:
-    """The shapes of the arguments of every host call."""
+    """The shapes of the arguments of every host call; compiled programs call through Python."""
     original, calls = jax_hostcall.run_host, []
+    twin = jax_hostcall.compiled_twin
 
     def spy(fn: Any, arrays: Any, *args: Any, **kwargs: Any) -> Any:
         calls.append([x.shape for x in arrays])
         return original(fn, arrays, *args, **kwargs)
 
-    jax_hostcall.run_host = spy
+    jax_hostcall.run_host, jax_hostcall.compiled_twin = spy, lambda *_: None
     try:
         yield calls
     finally:
-        jax_hostcall.run_host = original
+        jax_hostcall.run_host, jax_hostcall.compiled_twin = original, twin
+        jax.clear_caches()
 
 
 def same(got: Any, want: Any, tolerance: float = 1e-13) -> None:
@@ -97,6 +99,7 @@ def all_arguments_sharded(vma: bool) -> None:
     with host_calls() as calls:
         same(jax.jit(f)(a, b, M), want)
     assert calls == [[(2, ROWS), (2, COLS), (2, ROWS, COLS)]] * 4, calls
+    same(jax.jit(f)(a, b, M), want)
     same(f(a, b, M), want)  # not compiled
     loss = lambda f: jax.jit(lambda a, b, M: (f(a, b, M) ** 2).sum())  # noqa: E731
     want = jax.grad(loss(batched()), (0, 1, 2))(a, b, M)
@@ -116,6 +119,7 @@ def replicated_weights_get_the_whole_gradient(vma: bool) -> None:
         same(jax.jit(f)(a, b, M), want[0])
         same(jax.jit(jax.value_and_grad(f, (0, 1, 2)))(a, b, M), want)
     assert calls == [[(1, ROWS), (1, COLS), (2, ROWS, COLS)]] * 8, calls
+    same(jax.jit(jax.value_and_grad(f, (0, 1, 2)))(a, b, M), want)
     want = jax.hessian(shared)(a, b, M)
     same(jax.jit(jax.hessian(f))(a, b, M), want, 1e-12)
 
@@ -197,6 +201,33 @@ def set_gradients_of_replicated_inputs(vma: bool) -> None:
     same(jax.jit(jax.grad(f, (0, 1)))(w, x), jax.grad(plain, (0, 1))(w, x))
     same(jax.jit(jax.hessian(f, 0))(w, x), jax.hessian(plain, 0)(w, x))
     same(jax.jit(jax.jacrev(jax.jacrev(f, 0), 1))(w, x), jax.jacrev(jax.jacrev(plain, 0), 1)(w, x))
+
+
+@check
+def gradients_that_vary_where_the_value_does_not() -> None:
+    nx = ot_backends.get_backend(jnp.ones(1))
+    w, x = jnp.array([1.0, 2.0]), jnp.arange(8.0)
+
+    def part(w: Any, x: Any) -> Any:
+        value = nx.set_gradients(1.0, w, w * x.sum())  # 1 on every device, its gradient is not
+        return jax.lax.psum(value, "x")
+
+    f = jax.shard_map(part, mesh=mesh("x"), in_specs=(P(), P("x")), out_specs=P())
+    same(jax.jit(jax.value_and_grad(f))(w, x), (4.0, w * x.sum()))
+
+
+@check
+def arguments_that_vary_over_different_axes() -> None:
+    nx = ot_backends.get_backend(jnp.ones(1))
+    x, y, w = jnp.arange(4.0), jnp.array([3.0, 5.0]), jnp.array(2.0)
+
+    def part(w: Any, x: Any, y: Any) -> Any:
+        dot = nx.pycall(lambda x, y: (x * y).sum(), *nx.stop_gradient((x, y)), out=w)
+        return jax.lax.psum(w * dot, ("x", "y"))
+
+    f = jax.shard_map(part, mesh=mesh("x", "y"), in_specs=(P(), P("x"), P("y")), out_specs=P())
+    want = float(x.sum() * y.sum())
+    same(jax.jit(jax.value_and_grad(f))(w, x, y), (2 * want, want))
 
 
 @check

@@ -1,8 +1,9 @@
 """Programs in which a host callback could wait for threads that wait for it; run as a script.
 
 ``pending``: the inputs of a compiled call are still being computed (run it on one CPU). ``psum``:
-several devices call the host, and then all of them wait for each other. With ``--public-callback``
-the host is called through jax.pure_callback, and both can hang.
+several devices call the host, and then all of them wait for each other. With ``--python`` a kernel
+that was built is called through Python all the same, with ``--public-callback`` through
+jax.pure_callback, and then both can hang.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 import ot_backends
-from ot_backends.backends import jax_extend
+from ot_backends.backends import jax_extend, jax_hostcall
 
 jax.config.update("jax_enable_x64", True)
 
@@ -79,8 +80,9 @@ def psum() -> None:
 
 
 def main() -> None:
-    if "--public-callback" in sys.argv:
-        jax_extend.CAN_EMIT = False
+    if "--python" in sys.argv or "--public-callback" in sys.argv:
+        jax_hostcall.compiled_twin = lambda *_: None
+    jax_extend.CAN_EMIT &= "--public-callback" not in sys.argv
     ot_backends.emd2(np.ones(2) / 2, np.ones(2) / 2, np.eye(2))  # imports what the solver needs
     report(started=True)
     {"pending": pending, "psum": psum}[sys.argv[1]]()

@@ -14,6 +14,7 @@ from ot_backends.backends import ArraySpec
 from ot_backends.errors import HostFunctionError, NotDifferentiableError
 
 SCALAR = ArraySpec((), "float64")
+PAIR = ArraySpec((2,), "float64")
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,6 +279,15 @@ def test_vmap_is_one_call(
     if vectorized:
         sizes = [1 if d is None else 5 for d in axes]
         assert [v.shape for v in host.calls[0]] == [(n, 3) for n in sizes]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+def test_the_batch_may_be_any_axis(differentiable: Any, axis: int) -> None:
+    x = np.arange(30.0).reshape(5, 3, 2)
+    nx = differentiable.nx
+    f = differentiable.vmap(lambda x: nx.pycall(lambda x: x[0] - x[1], x, out=PAIR), axis)
+    got = f(differentiable.array(np.moveaxis(x, 0, axis)))
+    assert_array_equal(differentiable.numpy(got), x[:, 0] - x[:, 1])
 
 
 @pytest.mark.parametrize("vectorized", [True, False])

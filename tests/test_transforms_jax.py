@@ -2,13 +2,15 @@
 
 Near a problem with one optimal basis, emd2 is a bilinear function of the marginals and the costs
 on the cells of HiGHS's plan. Written in plain jax.numpy it has its derivatives from JAX alone.
+
+A compiled program calls the solver by itself where the kernel was built (jax.ffi), through Python
+where it was not. Tests that count calls, and all in `through_python`, take the latter way.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import judge
@@ -23,6 +25,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402
 
 from ot_backends.backends import jax_hostcall  # noqa: E402
+from ot_backends.host.which import choose_kernel  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("jax64")
 
@@ -216,22 +219,27 @@ def same(got: Any, want: Any, rtol: float = 1e-10) -> None:
 
 
 def quick_jit(f: Callable[..., Any]) -> Callable[..., Any]:
-    """jit with less of LLVM: these programs run once, and compiling them takes all the time."""
-    return jax.jit(f, compiler_options={"xla_backend_optimization_level": 0})
+    """jit, traced anew, with less of LLVM: compiling these programs takes all the time."""
+    return jax.jit(lambda *x: f(*x), compiler_options={"xla_backend_optimization_level": 0})
 
 
-@contextmanager
-def host_calls() -> Iterator[list[list[tuple[int, ...]]]]:
-    """The shapes of the arguments of every host call."""
+@pytest.fixture
+def through_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that are compiled from here on call the host through Python."""
+    monkeypatch.setattr(jax_hostcall, "compiled_twin", lambda *_: None)
+
+
+@pytest.fixture
+def host_calls(through_python: None, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The shapes of the arguments of every host call, in programs that are traced from here on."""
     original, calls = jax_hostcall.run_host, []
 
     def spy(fn: Any, arrays: Any, *args: Any, **kwargs: Any) -> Any:
         calls.append([x.shape for x in arrays])
         return original(fn, arrays, *args, **kwargs)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax_hostcall, "run_host", spy)
-        yield calls
+    monkeypatch.setattr(jax_hostcall, "run_host", spy)
+    return calls
 
 
 def check(name: str, loss: str) -> None:
@@ -253,6 +261,7 @@ FOR_ALL = [
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("through_python")
 @pytest.mark.parametrize("name", FOR_ALL)
 def test_emd_and_solve_under(name: str) -> None:
     check(name, "emd and solve")
@@ -286,7 +295,7 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize("axes", ARGUMENTS, ids=str)
-def test_vmap_over_any_arguments(axes: tuple[Any, ...]) -> None:
+def test_vmap_over_any_arguments(axes: tuple[Any, ...], host_calls: list[Any]) -> None:
     rng = np.random.default_rng(3)
     weights = [rng.random((4, k)) + 0.2 for k in (N, M_)]
     many = [*(w / w.sum(1, keepdims=True) for w in weights), rng.random((4, N, M_))]
@@ -294,29 +303,27 @@ def test_vmap_over_any_arguments(axes: tuple[Any, ...]) -> None:
     stacked = [x if d is None else np.moveaxis(x, 0, d) for x, d in zip(one, axes, strict=True)]
     picked = [[x if d is None else x[k] for x, d in zip(one, axes, strict=True)] for k in range(4)]
     want = [judge.reference_value(*args) for args in picked]
-    with host_calls() as calls:
-        got = jax.jit(jax.vmap(ot_backends.emd2, axes))(*stacked)
+    got = quick_jit(jax.vmap(ot_backends.emd2, axes))(*stacked)
     assert_allclose(got, want, rtol=1e-9)
     shapes = [(N,), (M_,), (N, M_)]
     expected = [((1 if d is None else 4), *s) for d, s in zip(axes, shapes, strict=True)]
-    assert calls == [expected]
+    assert host_calls == [expected]
     gradient = jax.grad(ot_backends.emd2, (0, 1, 2))
     batched = jax.jit(jax.vmap(gradient, axes))(*stacked)
     same([x[2] for x in batched], gradient(*map(jnp.asarray, picked[2])))
 
 
-def test_nested_vmap_of_different_arguments_is_one_call() -> None:
+def test_nested_vmap_of_different_arguments_is_one_call(host_calls: list[Any]) -> None:
     rng = np.random.default_rng(4)
     a, b, M = rng.random((2, N)) + 0.2, rng.random((3, M_)) + 0.2, rng.random((4, N, M_))
     a, b = a / a.sum(1, keepdims=True), b / b.sum(1, keepdims=True)
     f = jax.vmap(
         jax.vmap(jax.vmap(ot_backends.emd2, (None, None, 0)), (None, 0, None)), (0, None, None)
     )
-    with host_calls() as calls:
-        got = jax.jit(f)(a, b, M)
+    got = quick_jit(f)(a, b, M)
     want = [[[judge.reference_value(x, y, C) for C in M] for y in b] for x in a]
     assert_allclose(got, want, rtol=1e-9)
-    assert calls == [[(2, 1, 1, N), (1, 3, 1, M_), (1, 1, 4, N, M_)]]
+    assert host_calls == [[(2, 1, 1, N), (1, 3, 1, M_), (1, 1, 4, N, M_)]]
 
 
 def test_vmap_over_a_batch_of_solve() -> None:
@@ -339,27 +346,34 @@ SHARING = ["value", "value_and_grad", "hessian", "jacrev of jacrev", "jvp", "thi
 @pytest.mark.parametrize(
     ("name", "compile_"), [*((n, quick_jit) for n in SHARING), ("hessian", None)]
 )
-def test_derivatives_share_one_solve(name: str, compile_: Any) -> None:
+def test_derivatives_share_one_solve(name: str, compile_: Any, host_calls: list[Any]) -> None:
     f = TRANSFORMS[name](LOSSES["emd2"][0])
     f = compile_(f) if compile_ else f
-    with host_calls() as calls:
-        jax.block_until_ready(f(jnp.array(THETA)))
-    assert len(calls) == 1
+    jax.block_until_ready(f(jnp.array(THETA)))
+    assert len(host_calls) == 1
 
 
-def test_scan_solves_once_a_step() -> None:
-    f = jax.jit(jax.value_and_grad(scanned(LOSSES["emd2"][0])))
-    with host_calls() as calls:
-        jax.block_until_ready(f(jnp.array(THETA)))
-    assert len(calls) == 3
+@pytest.mark.parametrize("name", ["value_and_grad", "hessian"])
+def test_the_compiled_solver_is_called_once(name: str) -> None:
+    if choose_kernel() != "native":
+        pytest.skip("the kernel was not built")
+    f = quick_jit(TRANSFORMS[name](LOSSES["emd2"][0]))
+    program = f.lower(jnp.array(THETA)).compile().as_text()
+    assert program.count('custom_call_target="ot_backends') == 1
+    assert "callback" not in program
+
+
+def test_scan_solves_once_a_step(host_calls: list[Any]) -> None:
+    f = quick_jit(jax.value_and_grad(scanned(LOSSES["emd2"][0])))
+    jax.block_until_ready(f(jnp.array(THETA)))
+    assert len(host_calls) == 3
 
 
 @pytest.mark.parametrize("name", ["vmap", "vmap of grad", "vmap of hessian"])
-def test_vmap_of_64_problems_is_one_call(name: str) -> None:
-    f = jax.jit(BATCHED[name](LOSSES["emd2"][0]))
-    with host_calls() as calls:
-        jax.block_until_ready(f(jnp.array(np.tile(BATCH, (16, 1)))))
-    assert calls == [[(64, N), (64, M_), (64, N, M_)]]
+def test_vmap_of_64_problems_is_one_call(name: str, host_calls: list[Any]) -> None:
+    f = quick_jit(BATCHED[name](LOSSES["emd2"][0]))
+    jax.block_until_ready(f(jnp.array(np.tile(BATCH, (16, 1)))))
+    assert host_calls == [[(64, N), (64, M_), (64, N, M_)]]
 
 
 def test_what_reverse_mode_keeps_is_linear_in_n_and_m() -> None:
@@ -421,6 +435,7 @@ def test_types_of_values_and_gradients(dtype: str, x64: bool) -> None:
         assert bool(jnp.isfinite(hessian).all())
 
 
+@pytest.mark.usefixtures("through_python")
 def test_x64_in_a_context_while_inputs_are_pending() -> None:
     # JAX runs the callback in a thread that does not know of the context.
     heavy = jnp.asarray(np.random.default_rng(0).random((600, 600)))
@@ -439,14 +454,13 @@ def test_x64_in_a_context_while_inputs_are_pending() -> None:
 # ---- the rest of JAX
 
 
-def test_shapes_without_solving() -> None:
+def test_shapes_without_solving(host_calls: list[Any]) -> None:
     args = [jax.ShapeDtypeStruct(x.shape, "float32") for x in P.args]
-    with host_calls() as calls:
-        value = jax.eval_shape(ot_backends.emd2, *args)
-        plan = jax.eval_shape(ot_backends.emd, *args)
-        result = jax.eval_shape(lambda a, b, M: ot_backends.solve(M, a, b), *args)
-        hessian = jax.eval_shape(jax.hessian(ot_backends.emd2, 2), *args)
-    assert calls == []
+    value = jax.eval_shape(ot_backends.emd2, *args)
+    plan = jax.eval_shape(ot_backends.emd, *args)
+    result = jax.eval_shape(lambda a, b, M: ot_backends.solve(M, a, b), *args)
+    hessian = jax.eval_shape(jax.hessian(ot_backends.emd2, 2), *args)
+    assert host_calls == []
     assert (value.shape, value.dtype) == ((), "float32")
     assert (plan.shape, plan.dtype) == ((N, M_), "float32")
     assert result.basis.shape == (N + M_,)
@@ -461,12 +475,13 @@ def test_results_are_pytrees() -> None:
     assert_allclose(result.plan, judge.reference(*P.args).plan, atol=1e-12)
 
 
-def test_ahead_of_time() -> None:
+def test_ahead_of_time(host_calls: list[Any]) -> None:
     f, _ = LOSSES["emd2"]
-    compiled = jax.jit(jax.value_and_grad(f)).lower(jax.ShapeDtypeStruct((3,), "float64")).compile()
-    with host_calls() as calls:
-        got = compiled(jnp.array(THETA))
-    assert len(calls) == 1
+    spec = jax.ShapeDtypeStruct((3,), "float64")
+    compiled = quick_jit(jax.value_and_grad(f)).lower(spec).compile()
+    assert host_calls == []
+    got = compiled(jnp.array(THETA))
+    assert len(host_calls) == 1
     same(got, jax.value_and_grad(LOSSES["emd2"][1])(jnp.array(THETA)))
 
 
@@ -504,12 +519,15 @@ def test_numpy_arrays_and_lists_beside_jax_arrays() -> None:
     assert_allclose(jax.jit(lambda M: ot_backends.emd2(P.a.tolist(), P.b, M))(P.M), want, rtol=1e-9)
 
 
-def test_bad_input_in_a_compiled_program_and_the_next_call() -> None:
-    f = jax.jit(jax.value_and_grad(ot_backends.emd2, 2))
+@pytest.mark.parametrize("way", ["default", "through Python"])
+def test_bad_input_in_a_compiled_program(way: str, request: pytest.FixtureRequest) -> None:
+    if way == "through Python":
+        request.getfixturevalue("through_python")
+    f = quick_jit(jax.value_and_grad(ot_backends.emd2, 2))
     bad = P.M.copy()
     bad[2, 3] = np.nan
     for _ in range(2):
-        with pytest.raises(jax.errors.JaxRuntimeError, match=r"M.*NaN|NaN.*M"):
+        with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=r"M.*NaN|NaN.*M"):
             jax.block_until_ready(f(P.a, P.b, bad))
         assert_allclose(f(*P.args)[0], 0.207643735650, rtol=1e-11)
     with pytest.raises(ValueError, match="NaN"):  # not compiled: the error itself

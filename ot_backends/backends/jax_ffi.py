@@ -18,9 +18,9 @@ import numpy as np
 
 from .spec import Outputs
 
-__all__ = ["compiled_twin"]
+__all__ = ["compiled_twin", "register"]
 
-_registered: set[str] = set()
+_registered: dict[str, bool] = {}
 
 
 def compiled_twin(
@@ -29,11 +29,8 @@ def compiled_twin(
     """Return a function of the arguments that calls the twin of `fn`, or None without one."""
     describe = getattr(fn, "xla_call", None)
     call = describe and describe([(x.shape[batch_ndim:], x.dtype.name) for x in avals])
-    if call is None:
+    if call is None or not register(call.target, call.handler):
         return None
-    if call.target not in _registered:
-        jax.ffi.register_ffi_target(call.target, call.handler, platform="cpu")
-        _registered.add(call.target)
     batch = np.broadcast_shapes(*(x.shape[:batch_ndim] for x in avals))
     results = [
         jax.ShapeDtypeStruct(
@@ -49,3 +46,14 @@ def compiled_twin(
         return [x.astype(s.dtype) for x, s in zip(values, outs.specs, strict=True)]
 
     return twin
+
+
+def register(target: str, handler: Any) -> bool:
+    """Make a handler known to XLA; False where it was built for a newer XLA than is running."""
+    if target not in _registered:
+        try:
+            jax.ffi.register_ffi_target(target, handler, platform="cpu")
+            _registered[target] = True
+        except jax.errors.JaxRuntimeError:  # "API version ... is incompatible"
+            _registered[target] = False
+    return _registered[target]
