@@ -32,7 +32,7 @@ class HostRule:
     key: int | None
     present: tuple[bool, ...]  # which of the (co)tangents
     core_ndims: tuple[int, ...]  # dimensions of one problem, of all that it takes
-    targets: tuple[ArraySpec | None, ...]  # what it returns; None for integers
+    targets: tuple[int | None, ...]  # which of those its results look like; None for integers
 
     @property
     def __host_name__(self) -> str:
@@ -62,10 +62,16 @@ class HostRule:
             *[x.shape[: x.ndim - n] for x, n in zip(arrays, self.core_ndims, strict=True)]
         )
         return tuple(
-            np.zeros(batch + spec.shape) if x is None else x
-            for x, spec in zip(result, self.targets, strict=True)
-            if spec is not None
+            np.zeros(batch + arrays[k].shape[arrays[k].ndim - self.core_ndims[k] :])
+            if x is None
+            else x
+            for x, k in zip(result, self.targets, strict=True)
+            if k is not None
         )
+
+    def out(self, *specs: ArraySpec) -> Outputs:
+        """Return what the rule returns for arrays of these specs."""
+        return Outputs(tuple(specs[k] for k in self.targets if k is not None), single=False)
 
 
 def run_on_host(
@@ -80,12 +86,15 @@ def run_on_host(
     like: Arrays,
 ) -> list[Any]:
     """Return what `rule` gives for the (co)tangents `leading`: flat, shaped as `like`."""
-    specs = [ArraySpec(tuple(x.shape), nx.dtype_name(x)) for x in like]
-    targets = tuple(s if is_inexact(s.dtype) else None for s in specs)
     present = tuple(x is not None for x in leading)
     arrays = [*[x for x in leading if x is not None], *values, *args]
     ndims = tuple(len(x.shape) for x in arrays)
-    out = Outputs(tuple(s for s in targets if s is not None), single=False)
+    at = {id(x): k for k, x in enumerate(arrays)}  # `like` is a part of values or of args
+    targets = tuple(at[id(x)] if is_inexact(nx.dtype_name(x)) else None for x in like)
     fn = HostRule(rule, bound, mode, key, present, ndims, targets)
+    specs = [ArraySpec(tuple(x.shape), nx.dtype_name(x)) for x in arrays]
+    # Sizes that are symbols of a compiler: as a function of them.
+    known = all(isinstance(n, int) for spec in specs for n in spec.shape)
+    out = fn.out(*specs) if known else fn.out
     results = iter(nx.pycall(fn, *arrays, out=out, vectorized=bound.host.vectorized))
-    return [None if spec is None else next(results) for spec in targets]
+    return [None if k is None else next(results) for k in targets]
