@@ -12,7 +12,7 @@ from .derivatives import (
     stop_gradient,
     zero_grad,
 )
-from .transport import Result, Status, emd, emd2, solve
+from .transport import Result, Status, emd, emd2, register_xla_calls, solve
 from .version import __version__
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "get_backend",
     "host_function",
     "linear_solve",
+    "register_xla_calls",
     "root",
     "solve",
     "stop_gradient",

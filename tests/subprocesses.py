@@ -10,7 +10,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import ot_backends
+
 ROOT = Path(__file__).parent.parent
+#: Where this process has the package from: the installed one, or the working tree.
+PACKAGE = Path(ot_backends.__file__).parents[1]
 
 
 def run_script(
@@ -23,7 +27,7 @@ def run_script(
     env = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "JAX_"))}
     env["JAX_PLATFORMS"] = "cpu"
     env["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
-    env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    env["PYTHONPATH"] = os.pathsep.join([str(PACKAGE), str(ROOT / "tests")])
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=ROOT
     )
@@ -62,6 +66,19 @@ def run_script(
     assert lines, stuck
     assert lines[0] == {"started": True}, lines[0]
     return lines[1:]
+
+
+def run_python(code: str, *args: str, limit: float = 300) -> str:
+    """Run Python code, and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=limit,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def python(name: str, *args: str) -> list[str]:

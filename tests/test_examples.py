@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from subprocesses import PACKAGE
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs" / "examples").glob("*.py"))
@@ -19,7 +20,7 @@ PAGES = sorted((ROOT / "docs" / "examples").glob("*.py"))
 def test_page_runs(page: Path) -> None:
     pytest.importorskip("jax")
     env = {key: x for key, x in os.environ.items() if not key.startswith(("XLA_", "JAX_"))}
-    env |= {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "MPLBACKEND": "Agg"}
+    env |= {"PYTHONPATH": str(PACKAGE), "JAX_PLATFORMS": "cpu", "MPLBACKEND": "Agg"}
     command = [sys.executable, "-W", "error::UserWarning", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

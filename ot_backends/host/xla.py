@@ -14,7 +14,9 @@ try:
 except ImportError:  # no compiler, or no headers of XLA, at installation
     _kernel_ffi = None  # type: ignore[assignment]
 
-__all__ = ["XlaCall", "available", "xla_call"]
+__all__ = ["TARGET", "XlaCall", "available", "handler", "xla_call"]
+
+TARGET = "ot_backends_solve"
 
 #: Floats that the handler's one type may hold without loss, by that type.
 _NARROWER = {
@@ -47,6 +49,11 @@ def available() -> bool:
     return _kernel_ffi is not None
 
 
+def handler() -> Any:
+    """Return the capsule to register under the name TARGET, or None where it was not built."""
+    return None if _kernel_ffi is None else _kernel_ffi.handler
+
+
 def xla_call(
     args: Sequence[tuple[tuple[int, ...], str]], options: Options, threads: int
 ) -> XlaCall | None:
@@ -67,4 +74,4 @@ def xla_call(
         "mass_tolerance": np.float64(tolerance if options.check_marginals else -1.0),
         "rounding": np.float64(options.rounding(size)),
     }
-    return XlaCall("ot_backends_solve", _kernel_ffi.handler, attributes, real)
+    return XlaCall(TARGET, _kernel_ffi.handler, attributes, real)
