@@ -19,6 +19,7 @@ import pytest
 from frameworks import use
 from host_functions import factored, problem, solve
 from numpy.testing import assert_allclose, assert_array_equal
+from subprocesses import PACKAGE
 
 from ot_backends import ArraySpec, host_function
 from ot_backends.backends import load_backend
@@ -681,7 +682,7 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 def test_after_a_fork() -> None:
-    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent)])
+    path = os.pathsep.join([str(Path(__file__).parent), str(PACKAGE)])
     command = [sys.executable, "-c", FORKED]
     env = os.environ | {"PYTHONPATH": path}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from subprocesses import PACKAGE
 
 torch = pytest.importorskip("torch")
 
@@ -30,7 +31,6 @@ from ot_backends.errors import (  # noqa: E402
     ProblemError,
 )
 
-ROOT = Path(__file__).parent.parent
 nx = load_backend("torch")
 f64 = functools.partial(torch.tensor, dtype=torch.float64)
 
@@ -316,7 +316,7 @@ x = torch.ones(3, dtype=torch.float64, requires_grad=True)
 torch.compile(f, fullgraph=True)(x).backward()
 print(x.grad.tolist())
 """
-    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(PACKAGE)}
     for size, want in ((3, [3.0, 4.0, 5.0]), (1, [1.0, 1.0, 1.0])):
         command = [sys.executable, "-c", script, str(size)]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
@@ -557,7 +557,7 @@ print(json.dumps([
 """
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=300,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     refused = "NotDifferentiableError"

@@ -12,13 +12,13 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from judge import central, reference
 from problems import prob
+from subprocesses import PACKAGE
 
 torch = pytest.importorskip("torch")
 
@@ -30,7 +30,6 @@ from torch.utils.data import DataLoader, Dataset  # noqa: E402
 import ot_backends  # noqa: E402
 from ot_backends.host import HostSolve  # noqa: E402
 
-ROOT = Path(__file__).parent.parent
 P = prob(4, 3)
 N, M_ = P.M.shape
 SIZES = (N, M_, N * M_)
@@ -759,6 +758,6 @@ assert torch.isfinite(value), value
 """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=300,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(PACKAGE)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
