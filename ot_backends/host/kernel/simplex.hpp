@@ -107,11 +107,11 @@ private:
             const i64 before = counts.pivots;
             counts.violation = 0;
             hot.clear();
-            if (Status s = price(w_.rows, hot); s != Status::optimal) return s;
+            if (Status s = price(w_.rows, hot, true); s != Status::optimal) return s;
             if (counts.pivots == before) return Status::optimal;
             while (!hot.empty()) {
                 rest.clear();
-                if (Status s = price(hot, rest); s != Status::optimal) return s;
+                if (Status s = price(hot, rest, false); s != Status::optimal) return s;
                 std::swap(hot, rest);
             }
             potentials_.refresh();
@@ -119,12 +119,14 @@ private:
     }
 
     // One round over the given rows; those that had a cell to enter are appended to `hot`.
-    Status price(const std::vector<i32>& rows, std::vector<i32>& hot) {
+    Status price(const std::vector<i32>& rows, std::vector<i32>& hot, bool full) {
+        bool quiet = full;  // no cell of the row before entered
         for (i32 i : rows) {
             counts.priced++;
             if (Status s = stopper_.check_some(); s != Status::optimal) return s;
             double c, r;
-            i32 j = entering(i, &c, &r);
+            i32 j = entering(i, quiet, &c, &r);
+            quiet = full && j == NONE;
             if (j == BAD) return bad.status;
             if (j == NONE) continue;
             hot.push_back(i);
@@ -157,11 +159,16 @@ private:
 
     static constexpr i32 NONE = -1, BAD = -2;
 
-    // The best cell of row i, if it is to enter; with its cost and reduced cost.
-    i32 entering(i32 i, double* cell, double* r) {
+    // The best cell of row i, if it is to enter; with its cost and reduced cost. quiet: it likely has none.
+    i32 entering(i32 i, bool quiet, double* cell, double* r) {
         const Tree& t = w_.tree;
         const auto* c = cost_.row(i);
         const double* q = t.q.data();
+        const double u = t.row_potential(i);
+        if (quiet && !loops_.any_below(c, q, t.m, u)) {  // nor any NaN
+            checked_ += checked_ < w_.rows.size();
+            return NONE;
+        }
         Best b;
         bool unordered = false;
         if (checked_ < w_.rows.size()) {
@@ -174,7 +181,6 @@ private:
             bad = find_bad(i, c, q, t.m);
             if (bad.status != Status::optimal) return BAD;
         }
-        const double u = t.row_potential(i);
         *r = b.value - u;
         if (!(*r < 0)) return NONE;
         if (-*r <= tolerance() * std::fabs(u)) return passed_over(*r);
