@@ -93,7 +93,10 @@ private:
             std::swap(above, w_.parent[x]);
             std::swap(above, x);
         }
-        preorder(N_, heaviest, [this](i32 x) { return w_.parent[x]; }, w_);
+        clear_links(w_, N_);
+        for (i32 x = N_; x-- > 0;)
+            if (x != heaviest) link_child(w_, x, w_.parent[x]);
+        walk(w_, N_, heaviest);
     }
 
     i32 row_of(i32 x) const { return x < n_ ? x : w_.parent[x]; }

@@ -6,6 +6,10 @@
 
 namespace otb {
 
+struct Links {
+    i32 child, sibling;  // first child, next sibling; -1: none
+};
+
 // Scratch that one thread reuses from problem to problem.
 struct Workspace {
     Tree tree;
@@ -13,9 +17,11 @@ struct Workspace {
     std::vector<i64> supply;           // (N + 1)
     std::vector<i32> rows;             // the rows with mass
     std::vector<i32> order;            // nodes below (and with) R, parents first
-    std::vector<i32> child, sibling;   // (N + 1) child lists
+    std::vector<Links> links;          // (N + 1) child lists
+    std::vector<i32> stack;            // of walk()
     std::vector<double> pot;           // (N + 1) potentials of all nodes: u on rows, -v on columns
     std::vector<i32> index, parent, size;
+    bool whole = false;                // no row or column is empty
     std::vector<double> rest, sums;
     double big = 0;                    // size of the artificial costs; 0: one child of R, no flow there
     std::vector<double> raised;        // (N + 1) how much of it each artificial edge has in its cost
@@ -25,35 +31,37 @@ struct Workspace {
     double limit = 0;                  // sizes from here on were left out for good (levels.hpp)
 };
 
-// Preorder of the nodes below `root`, which is node number `count - 1` or any other. `parent_of(x)` < 0
-// means that x is not below anything. Returns false if a parent is out of range; nodes on cycles are not
-// reached, so the caller compares order.size().
-template <class ParentOf>
-bool preorder(i32 count, i32 root, ParentOf parent_of, Workspace& w) {
-    w.child.assign(count, -1);
-    w.sibling.assign(count, -1);
-    for (i32 x = count - 1; x >= 0; x--) {
-        i32 p = parent_of(x);
-        if (p < 0 || x == root) continue;
-        if (p >= count) return false;
-        w.sibling[x] = w.child[p], w.child[p] = x;
-    }
-    w.order.clear();
-    for (i32 x = root;;) {
-        w.order.push_back(x);
-        if (w.child[x] >= 0) {
-            x = w.child[x];
-            continue;
-        }
-        while (x != root && w.sibling[x] < 0) x = parent_of(x);
-        if (x == root) return true;
-        x = w.sibling[x];
-    }
+// Child lists: clear, then hang every node, last ones first.
+inline void clear_links(Workspace& w, i32 count) { w.links.assign(count, {-1, -1}); }
+
+inline void link_child(Workspace& w, i32 x, i32 parent) {
+    w.links[x].sibling = w.links[parent].child, w.links[parent].child = x;
 }
 
-inline bool preorder(Workspace& w) {
-    const Node* t = w.tree.node.data();
-    return preorder(w.tree.R + 1, w.tree.R, [t](i32 x) { return t[x].parent; }, w);
+// Preorder of the nodes below `root` from the child lists. Nodes on cycles are not reached, so callers that
+// don't know their parents compare order.size(). Without branches that a processor could mispredict.
+inline void walk(Workspace& w, i32 count, i32 root) {
+    w.order.resize(count), w.stack.resize(count + 1);
+    const Links* links = w.links.data();
+    i32 *order = w.order.data(), *stack = w.stack.data();
+    i32 reached = 0, depth = 1;
+    stack[0] = -1;
+    for (i32 x = root; x >= 0;) {
+        order[reached++] = x;
+        const Links l = links[x];
+        stack[depth] = l.sibling, depth += l.sibling >= 0;
+        const i32 top = stack[depth - 1], leaf = l.child >> 31;  // all ones, or 0
+        x = (l.child & ~leaf) | (top & leaf), depth += leaf;
+    }
+    w.order.resize(reached);
+}
+
+inline void preorder(Workspace& w) {
+    const Tree& t = w.tree;
+    clear_links(w, t.R + 1);
+    for (i32 x = t.R - 1; x >= 0; x--)
+        if (i32 p = t.node[x].parent; p >= 0) link_child(w, x, p);
+    walk(w, t.R + 1, t.R);
 }
 
 // Keys, thread, first and last from the parents and from the direction in the lowest bit of each key.

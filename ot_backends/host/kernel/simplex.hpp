@@ -33,19 +33,14 @@ public:
     SimplexCounts counts;
     BadCell bad;  // set where run() says that a cell is bad
 
-    // The masses are in w; basis may be null.
+    // The masses are in w, and what follows from them; basis may be null.
     Status run(const i32* basis) {
         Tree& t = w_.tree;
         const i32 N = t.R;
         w_.supply.resize(N + 1), w_.pot.resize(N + 1);
-        w_.rows.clear();
         w_.joined = false, w_.slack = 0;
-        for (i32 i = 0; i < t.n; i++)
-            if (w_.mass_a[i]) w_.rows.push_back(i);
         bool warm = basis && read_basis(w_, basis);
-        if (warm) {
-            prune_basis(w_, cost_);
-        } else {
+        if (!warm) {
             GreedyStart<Cost> start(w_, cost_, stopper_);
             bad = start.run();
             if (bad.status != Status::optimal) return bad.status;

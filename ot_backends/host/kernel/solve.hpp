@@ -42,6 +42,11 @@ void solve(Workspace& w, const Cost& cost, const Problem& p, const Options& opti
     w.tree.resize(p.n, p.m);
     w.mass_a.resize(p.n), w.mass_b.resize(p.m);
     integer_masses(p.a, p.n, sum_a, p.b, p.m, sum_b, w.mass_a.data(), w.mass_b.data(), w.index, w.rest);
+    w.rows.clear();
+    for (i32 i = 0; i < p.n; i++)
+        if (w.mass_a[i]) w.rows.push_back(i);
+    w.whole = static_cast<i32>(w.rows.size()) == p.n &&
+              std::find(w.mass_b.begin(), w.mass_b.end(), 0) == w.mass_b.end();
     Simplex<Cost> simplex(w, cost, options, stopper);
     Status s = simplex.run(p.basis);
     if (s == Status::optimal && Cost::CODED)

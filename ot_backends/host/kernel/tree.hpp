@@ -57,6 +57,14 @@ public:
     // no edge of the cycle limits it (then the artificial costs are too small) and nothing was done.
     i64 pivot(i32 i, i32 j, double c, double r);
 
+    // Makes y the top of the tree that `top`, a child of R whose edge carries nothing, was the top of.
+    void turn(i32 y, i32 top) {
+        cut(top);
+        i32 head, tail = reroot(y, top, R, 0, 0.0, &head);
+        node[y].key |= 1;
+        insert(head, tail, R, false);
+    }
+
 private:
     struct Leaving {
         i32 child = -1;
