@@ -10,9 +10,17 @@ struct Links {
     i32 child, sibling;  // first child, next sibling; -1: none
 };
 
+// What follows from the weights of a problem, besides its masses.
+struct Weights {
+    const double *a = nullptr, *b = nullptr;  // where they are; null: not valid
+    double sum_a = 0, sum_b = 0, scale = 0;   // scale = sum_a / sum_b
+    i32 heaviest = 0;                         // node with the largest of a and b * scale, the first of several
+};
+
 // Scratch that one thread reuses from problem to problem.
 struct Workspace {
     Tree tree;
+    Weights weights;
     std::vector<i64> mass_a, mass_b;   // (n), (m); 0: empty
     std::vector<i64> supply;           // (N + 1)
     std::vector<i32> rows;             // the rows with mass
@@ -39,8 +47,9 @@ inline void link_child(Workspace& w, i32 x, i32 parent) {
 }
 
 // Preorder of the nodes below `root` from the child lists. Nodes on cycles are not reached, so callers that
-// don't know their parents compare order.size(). Without branches that a processor could mispredict.
-inline void walk(Workspace& w, i32 count, i32 root) {
+// don't know their parents compare order.size(). Without branches that a processor could mispredict; and as
+// every step waits for the one before, what visit(x) does besides costs next to nothing.
+template <class Visit> void walk(Workspace& w, i32 count, i32 root, Visit visit) {
     w.order.resize(count), w.stack.resize(count + 1);
     const Links* links = w.links.data();
     i32 *order = w.order.data(), *stack = w.stack.data();
@@ -48,6 +57,7 @@ inline void walk(Workspace& w, i32 count, i32 root) {
     stack[0] = -1;
     for (i32 x = root; x >= 0;) {
         order[reached++] = x;
+        visit(x);
         const Links l = links[x];
         stack[depth] = l.sibling, depth += l.sibling >= 0;
         const i32 top = stack[depth - 1], leaf = l.child >> 31;  // all ones, or 0
@@ -61,39 +71,51 @@ inline void preorder(Workspace& w) {
     clear_links(w, t.R + 1);
     for (i32 x = t.R - 1; x >= 0; x--)
         if (i32 p = t.node[x].parent; p >= 0) link_child(w, x, p);
-    walk(w, t.R + 1, t.R);
+    walk(w, t.R + 1, t.R, [](i32) {});
 }
 
-// Keys, thread, first and last from the parents and from the direction in the lowest bit of each key.
-// w.order must be the preorder of the parents.
+// Keys, thread, first and last in two steps. From the parents down, in preorder: the thread, and every node
+// with its own column only. The lowest bit of the keys is left 0.
+class LayoutDown {
+public:
+    explicit LayoutDown(Tree& t) : t_(t), tail_(t.m) {}
+
+    void visit(i32 x) {
+        if (t_.is_row(x)) {
+            t_.node[x].key = 2, t_.last[x] = -1;
+        } else {  // R too: it starts the thread as column m
+            const i32 j = x - t_.n;
+            t_.node[x].key = 4, t_.last[x] = j;
+            t_.next[tail_] = j, t_.prev[j] = tail_, tail_ = j;
+        }
+    }
+    void close() { t_.next[tail_] = t_.m, t_.prev[t_.m] = tail_; }
+
+private:
+    Tree& t_;
+    i32 tail_;
+};
+
+// From the leaves up, children before parents and last children first. Leaf rows change nothing.
+inline void layout_up(Tree& t, i32 x) {
+    const i32 p = t.node[x].parent, c = t.columns(x), last = t.last[p];
+    t.node[p].key += 4 * c;
+    t.last[p] = (c != 0) & ((last < 0) | (last == p - t.n)) ? t.last[x] : last;
+    t.first[p] = c ? x - t.n : t.first[p];  // means something only if p is a row
+}
+
+// Both, from w.order and the directions in the lowest bit of each key.
 inline void lay_out(Workspace& w) {
     Tree& t = w.tree;
-    const i32 R = t.R;
-    i32 tail = t.m;
-    t.node[R].parent = -1;
+    LayoutDown down(t);
     for (i32 x : w.order) {
-        if (x == R) {
-            t.node[x].key = 4, t.last[x] = t.m;
-            continue;
-        }
-        bool row = t.is_row(x);
-        t.node[x].key = (t.node[x].key & 1) + (row ? 2 : 4);
-        t.last[x] = -1;
-        if (row) {
-            t.first[x] = -1;
-        } else {
-            i32 j = x - t.n;
-            t.next[tail] = j, t.prev[j] = tail, t.last[x] = tail = j;
-        }
+        const i32 up = t.node[x].key & 1;
+        down.visit(x);
+        t.node[x].key += up;
     }
-    t.next[tail] = t.m, t.prev[t.m] = tail;
-    for (std::size_t k = w.order.size(); k-- > 1;) {  // children before parents, last children first
-        i32 x = w.order[k], p = t.node[x].parent, c = t.columns(x);
-        if (c == 0) continue;
-        t.node[p].key += 4 * c;
-        if (t.last[p] < 0 || t.last[p] == p - t.n) t.last[p] = t.last[x];
-        if (t.is_row(p)) t.first[p] = x - t.n;
-    }
+    down.close();
+    t.node[t.R].parent = -1, t.node[t.R].key = 4;
+    for (std::size_t k = w.order.size(); k-- > 1;) layout_up(t, w.order[k]);
 }
 
 // Makes y the top of the tree that `top` was the top of: parents, flows, costs and directions

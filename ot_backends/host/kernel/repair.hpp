@@ -8,7 +8,7 @@
 
 namespace otb {
 
-// Reads the parents of an earlier tree. False if they are not one spanning tree of rows and columns.
+// Reads the parents of an earlier tree, and begins to lay it out. False if they are not one spanning tree of rows and columns.
 inline bool read_basis(Workspace& w, const i32* basis) {
     Tree& t = w.tree;
     const i32 n = t.n, N = t.R;
@@ -29,7 +29,10 @@ inline bool read_basis(Workspace& w, const i32* basis) {
     for (i32 x = n - 1; x >= 0; x--)
         if (!read(x, n, N)) return false;
     if (root < 0) return false;
-    walk(w, N + 1, t.R);
+    t.node[N].parent = -1;
+    LayoutDown down(t);
+    walk(w, N + 1, N, [&](i32 x) { down.visit(x); });
+    down.close();
     return static_cast<i32>(w.order.size()) == N + 1;
 }
 
@@ -104,6 +107,7 @@ inline void load_supply(Workspace& w) {
 
 // Flows from the leaves up, whichever way they go. Edges that point away from the root with flow 0, which
 // a strongly feasible tree doesn't have, are counted in `down`; edges against their direction set `wrong`.
+// Ends what read_basis began to lay out.
 struct Feasibility {
     bool wrong = false;
     i32 down = 0;
@@ -123,7 +127,8 @@ inline Feasibility set_flows(Workspace& w) {
         r.down += real & !row & (f == 0);
         supply[e.parent] += real ? f : 0;
         e.flow = f < 0 ? -f : f;
-        e.key = real ? row : f >= 0;
+        e.key += real ? row : f >= 0;
+        layout_up(t, x);
     }
     return r;
 }
@@ -262,7 +267,7 @@ inline void settle_warm(Workspace& w, bool intact) {
     w.parent.clear();
     const i32 turned = found.down ? choose_roots(w) : 0;
     if (!found.wrong && turned == found.down) {
-        lay_out(w);
+        if (!intact) lay_out(w);
         for (std::size_t k = 0; k < w.parent.size(); k += 2) t.turn(w.parent[k], w.parent[k + 1]);
         return;
     }
