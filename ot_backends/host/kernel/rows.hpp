@@ -162,6 +162,14 @@ template <class T, int W> OTB_INLINE bool any_below(const T* c, const double* q,
     return rest | (any > 0);
 }
 
+// How many rows, from the first on, have none; u_k is the bound of the k-th of `rows` rows of a matrix.
+template <class T, int W>
+OTB_INLINE i32 quiet_rows(const T* c, const double* q, i32 m, const double* u, i32 rows) {
+    for (i32 k = 0; k < rows; k++, c += m)
+        if (any_below<T, W>(c, q, m, u[k])) return k;
+    return rows;
+}
+
 template <class T, int W> OTB_INLINE TwoBest two_best(const T* c, const double* q, i32 m) {
     using D = typename Vec<W>::D;
     using L = typename Vec<W>::L;
@@ -226,7 +234,7 @@ template <class T, int W> OTB_INLINE void lower(const T* c, double u, double* v,
 template <class T> struct RowLoops {
     Best (*best)(const T* c, const double* q, i32 m);
     Best (*best_checked)(const T* c, const double* q, i32 m, bool* unordered);
-    bool (*any_below)(const T* c, const double* q, i32 m, double u);
+    i32 (*quiet_rows)(const T* c, const double* q, i32 m, const double* u, i32 rows);
     TwoBest (*two_best)(const T* c, const double* q, i32 m);
     void (*lower)(const T* c, double u, double* v, i32 m);
 };
@@ -239,8 +247,8 @@ template <class T> struct RowLoops {
         TARGET static Best best_checked(const T* c, const double* q, i32 m, bool* unordered) {    \
             return rows_detail::best<T, WIDTH, true>(c, q, m, unordered);                         \
         }                                                                                         \
-        TARGET static bool any_below(const T* c, const double* q, i32 m, double u) {              \
-            return rows_detail::any_below<T, WIDTH>(c, q, m, u);                                  \
+        TARGET static i32 quiet_rows(const T* c, const double* q, i32 m, const double* u, i32 rows) { \
+            return rows_detail::quiet_rows<T, WIDTH>(c, q, m, u, rows);                           \
         }                                                                                         \
         TARGET static TwoBest two_best(const T* c, const double* q, i32 m) {                      \
             return rows_detail::two_best<T, WIDTH>(c, q, m);                                      \
@@ -248,7 +256,7 @@ template <class T> struct RowLoops {
         TARGET static void lower(const T* c, double u, double* v, i32 m) {                        \
             rows_detail::lower<T, WIDTH>(c, u, v, m);                                             \
         }                                                                                         \
-        static RowLoops<T> all() { return {best, best_checked, any_below, two_best, lower}; }     \
+        static RowLoops<T> all() { return {best, best_checked, quiet_rows, two_best, lower}; }     \
     };
 
 OTB_ROW_LOOPS(PortableRows, , 2)

@@ -116,11 +116,16 @@ private:
     // One round over the given rows; those that had a cell to enter are appended to `hot`.
     Status price(const std::vector<i32>& rows, std::vector<i32>& hot, bool full) {
         bool quiet = full;  // no cell of the row before entered
-        for (i32 i : rows) {
+        for (std::size_t k = 0; k < rows.size();) {
+            if (quiet) {
+                if (Status s = stopper_.check_some(); s != Status::optimal) return s;
+                if (pass_quiet_rows(rows, &k)) continue;
+            }
+            const i32 i = rows[k++];
             counts.priced++;
             if (Status s = stopper_.check_some(); s != Status::optimal) return s;
             double c, r;
-            i32 j = entering(i, quiet, &c, &r);
+            i32 j = entering(i, &c, &r);
             quiet = full && j == NONE;
             if (j == BAD) return bad.status;
             if (j == NONE) continue;
@@ -152,18 +157,28 @@ private:
         return w_.big < INF;
     }
 
-    static constexpr i32 NONE = -1, BAD = -2;
+    static constexpr i32 NONE = -1, BAD = -2, BLOCK = 8;
 
-    // The best cell of row i, if it is to enter; with its cost and reduced cost. quiet: it likely has none.
-    i32 entering(i32 i, bool quiet, double* cell, double* r) {
+    // Moves k past the rows that have neither a cell to enter nor a NaN, up to the end of a block. False if
+    // one was met.
+    bool pass_quiet_rows(const std::vector<i32>& rows, std::size_t* k) {
+        const Tree& t = w_.tree;
+        double u[BLOCK];
+        const i32 i = rows[*k];
+        i32 count = Cost::MATRIX && static_cast<i32>(rows.size()) == t.n ? std::min(BLOCK, t.n - i) : 1;
+        for (i32 l = 0; l < count; l++) u[l] = t.row_potential(i + l);
+        const i32 quiet = loops_.quiet_rows(cost_.row(i), t.q.data(), t.m, u, count);
+        counts.priced += quiet, *k += quiet;
+        checked_ = std::min(w_.rows.size(), checked_ + quiet);
+        return quiet == count;
+    }
+
+    // The best cell of row i, if it is to enter; with its cost and reduced cost.
+    i32 entering(i32 i, double* cell, double* r) {
         const Tree& t = w_.tree;
         const auto* c = cost_.row(i);
         const double* q = t.q.data();
         const double u = t.row_potential(i);
-        if (quiet && !loops_.any_below(c, q, t.m, u)) {  // nor any NaN
-            checked_ += checked_ < w_.rows.size();
-            return NONE;
-        }
         Best b;
         bool unordered = false;
         if (checked_ < w_.rows.size()) {

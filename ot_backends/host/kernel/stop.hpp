@@ -22,7 +22,7 @@ public:
           interrupted_(interrupted) {}
 
     // For loops over rows: looks at the clock now and then.
-    Status check_some() { return (++calls_ & 63) == 0 ? check() : Status::optimal; }
+    Status check_some() { return (++calls_ & 15) == 0 ? check() : Status::optimal; }
 
     Status check() {
         if (i32 s = flag_.status.load(std::memory_order_relaxed)) return static_cast<Status>(s);

@@ -37,7 +37,7 @@ public:
     std::vector<i32> next, prev;  // (m + 1) the thread
     std::vector<i32> first;       // (N + 1) first column of a row's subtree; meaningless for other nodes
     std::vector<i32> last;        // (N + 1) last column of the subtree; meaningless for a leaf row
-    std::vector<double> q;        // (m + 1) q_j = -v_j, and the potential of R; +inf: an empty column
+    Row q;                        // (m + 1) q_j = -v_j, and the potential of R; +inf: an empty column
 
     void resize(i32 rows, i32 columns) {
         n = rows, m = columns, R = n + m;
