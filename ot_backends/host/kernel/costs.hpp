@@ -3,6 +3,7 @@
 //     at(i, j)       one cost, in float64
 //     row(i)         the costs of row i, contiguous; valid until the next call of row()
 //     Cell           the type of what row() points to: float or double
+//     MATRIX         whether row i + 1 follows row i in memory, for good
 //     CODED          whether costs may be anything, forbidden cells coded by huge numbers among them
 // at(i, j) == row(i)[j] to the last bit, whatever the maker.
 #pragma once
@@ -17,7 +18,7 @@ namespace otb {
 // The caller's C-contiguous matrix, read in place.
 template <class T> struct MatrixCost {
     using Cell = T;
-    static constexpr bool CODED = true;
+    static constexpr bool CODED = true, MATRIX = true;
     i32 n, m;
     const T* cells;
 
@@ -91,7 +92,7 @@ inline Distances pick() {
 // Distances between points, computed when asked for: O((n + m) d) memory, never n x m.
 struct PointCost {
     using Cell = double;
-    static constexpr bool CODED = false;
+    static constexpr bool CODED = false, MATRIX = false;
     i32 n, m;
 
     // x (n, d), y (m, d), both C-contiguous

@@ -10,22 +10,27 @@ namespace otb {
 
 template <class Cost> class Finish {
 public:
-    // a, b: the weights; scale = sum(a) / sum(b), so that b' = b * scale
-    Finish(Workspace& w, const Cost& cost, const double* a, const double* b, double scale,
-           double sum_b, const Output& out)
-        : w_(w), cost_(cost), t_(w.tree), n_(t_.n), N_(t_.R), a_(a), b_(b), scale_(scale),
-          sum_b_(sum_b), out_(out) {}
+    // a, b: the weights; their scale = sum(a) / sum(b), so that b' = b * scale
+    Finish(Workspace& w, const Cost& cost, const double* a, const double* b, const Weights& s,
+           const Output& out)
+        : w_(w), cost_(cost), t_(w.tree), n_(t_.n), N_(t_.R), a_(a), b_(b), scale_(s.scale),
+          sum_b_(s.sum_b), heaviest_(s.heaviest), out_(out), parent_(out.parent) {}
 
     void run() {
-        w_.parent.resize(N_), w_.size.resize(N_);
-        for (i32 x = 0; x < N_; x++) w_.parent[x] = t_.node[x].parent == t_.R ? -1 : t_.node[x].parent;
-        hang_empty_rows();
-        hang_empty_columns();
-        for (i32 x = 0; x < N_; x++)
-            if (t_.node[x].parent == Tree::ABSENT) t_.cost[x] = edge_cost(cost_, row_of(x), column_of(x));
+        const i32 R = t_.R;
+        for (i32 x = 0; x < N_; x++) {
+            const i32 p = t_.node[x].parent;
+            parent_[x] = p == R ? -1 : p;
+        }
+        if (!w_.whole) {
+            hang_empty_rows();
+            hang_empty_columns();
+            for (i32 x = 0; x < N_; x++)
+                if (t_.node[x].parent == Tree::ABSENT)
+                    t_.cost[x] = edge_cost(cost_, row_of(x), column_of(x));
+        }
         root_at_heaviest();
-        write_tree();
-        write_flows();
+        write_tree_and_flows();
         write_potentials();
     }
 
@@ -36,7 +41,9 @@ private:
     const i32 n_, N_;
     const double *a_, *b_;
     const double scale_, sum_b_;
+    const i32 heaviest_;
     const Output& out_;
+    i32* const parent_;  // where the result's parents go
 
     // On the column with mass that minimises M_ij - v_j, so that u_i is that minimum; on any of them if
     // no cell is finite.
@@ -48,7 +55,7 @@ private:
             const auto* c = cost_.row(i);
             Best b = loops.best(c, t_.q.data(), t_.m);
             if (b.value == -INF) b = best_finite(c);
-            w_.parent[i] = n_ + (b.index >= 0 ? b.index : t_.next[t_.m]);
+            parent_[i] = n_ + (b.index >= 0 ? b.index : t_.next[t_.m]);
         }
     }
 
@@ -69,99 +76,91 @@ private:
             if (!w_.mass_b[j]) empty.push_back(j);
         if (empty.empty()) return;
         std::vector<double> low(empty.size(), INF);
-        for (i32 j : empty) w_.parent[n_ + j] = w_.rows[0];
+        for (i32 j : empty) parent_[n_ + j] = w_.rows[0];
         for (i32 i : w_.rows) {
             const auto* c = cost_.row(i);
             const double u = t_.row_potential(i);
             for (std::size_t k = 0; k < empty.size(); k++) {
                 double x = static_cast<double>(c[empty[k]]) - u;
-                if (x < low[k] && x > -INF) low[k] = x, w_.parent[n_ + empty[k]] = i;
+                if (x < low[k] && x > -INF) low[k] = x, parent_[n_ + empty[k]] = i;
             }
         }
     }
 
+    // And the potentials, 0 at the root.
     void root_at_heaviest() {
-        i32 heaviest = 0;
-        double most = -1;
-        for (i32 x = 0; x < N_; x++) {
-            double weight = x < n_ ? a_[x] : b_[x - n_] * scale_;
-            if (weight > most) most = weight, heaviest = x;
-        }
         double c = 0;
-        for (i32 x = heaviest, above = -1; x >= 0;) {
+        for (i32 x = heaviest_, above = -1; x >= 0;) {
             std::swap(c, t_.cost[x]);
-            std::swap(above, w_.parent[x]);
+            std::swap(above, parent_[x]);
             std::swap(above, x);
         }
-        preorder(N_, heaviest, [this](i32 x) { return w_.parent[x]; }, w_);
+        clear_links(w_, N_);
+        for (i32 x = N_; x-- > 0;)
+            if (x != heaviest_) link_child(w_, x, parent_[x]);
+        double* p = w_.pot.data();
+        p[heaviest_] = 0;
+        walk(w_, N_, heaviest_, [&](i32 x) {
+            if (x != heaviest_) p[x] = below(t_, x, p[parent_[x]]);
+        });
     }
 
-    i32 row_of(i32 x) const { return x < n_ ? x : w_.parent[x]; }
-    i32 column_of(i32 x) const { return (x < n_ ? w_.parent[x] : x) - n_; }
+    i32 row_of(i32 x) const { return x < n_ ? x : parent_[x]; }
+    i32 column_of(i32 x) const { return (x < n_ ? parent_[x] : x) - n_; }
 
-    void write_tree() {
-        std::copy(w_.parent.begin(), w_.parent.end(), out_.parent);
-        std::copy(w_.order.begin(), w_.order.end(), out_.order);
-        std::fill(w_.size.begin(), w_.size.end(), 1);
-        for (i32 k = N_ - 1; k > 0; k--) {
-            i32 x = w_.order[k];
-            w_.size[w_.parent[x]] += w_.size[x];
-            const i32 i = row_of(x), j = column_of(x);
-            out_.rows[k - 1] = i, out_.cols[k - 1] = j;
-            const double c = cost_.at(i, j);
-            out_.is_virtual[k - 1] = !std::isfinite(c) || std::fabs(c) >= w_.limit;
-        }
-        for (i32 k = 0; k < N_; k++) out_.size[k] = w_.size[w_.order[k]];
-    }
-
-    // flow on the edge above x = the net supply of the subtree below it; value = <flow, M>. What the
-    // blocks on both sides of a virtual edge lack or have too much ends at their own top nodes.
-    void write_flows() {
+    // From the leaves up. The flow on the edge above x is the net supply of the subtree below it; value =
+    // <flow, M>. What the blocks on both sides of a virtual edge lack or have too much ends at their own
+    // top nodes.
+    void write_tree_and_flows() {
+        const i32* order = w_.order.data();
         std::vector<double>& net = w_.sums;
-        net.resize(N_);
-        for (i32 x = 0; x < N_; x++) net[x] = x < n_ ? a_[x] : -(b_[x - n_] * scale_);
+        net.resize(N_), w_.size.assign(N_, 1);
+        i32* sizes = w_.size.data();
+        double* nets = net.data();
+        const Output out = out_;
+        const i32* parent = parent_;
+        for (i32 i = 0; i < n_; i++) net[i] = a_[i];
+        for (i32 j = 0; j < t_.m; j++) net[n_ + j] = -(b_[j] * scale_);
+        const double limit = w_.limit;
         double value = 0;
         for (i32 k = N_ - 1; k > 0; k--) {
-            i32 x = w_.order[k];
-            if (out_.is_virtual[k - 1]) {
-                out_.flow[k - 1] = 0;
-                continue;
-            }
-            net[w_.parent[x]] += net[x];
-            double f = x < n_ ? net[x] : -net[x];
+            const i32 x = order[k], p = parent[x], size = sizes[x];
+            const bool row = x < n_;
+            const i32 i = row ? x : p, j = (row ? p : x) - n_;
+            const double c = cost_.at(i, j);
+            const bool is_virtual = !(std::fabs(c) < limit);  // the limit is at most +inf
+            sizes[p] += size;
+            const double kept = is_virtual ? 0.0 : nets[x];
+            nets[p] += kept;
+            double f = row ? kept : -kept;
             f = f > 0 ? f : 0.0;  // under 0 only by rounding
-            out_.flow[k - 1] = f;
             value += f * t_.cost[x];
+            out.order[k] = x, out.size[k] = size;
+            out.rows[k - 1] = i, out.cols[k - 1] = j;
+            out.is_virtual[k - 1] = is_virtual, out.flow[k - 1] = f;
         }
-        *out_.value = value;
+        out.order[0] = order[0], out.size[0] = N_;
+        *out.value = value;
     }
 
     // u_i + v_j = M_ij on the tree, with <v, b'> = 0; 0 for empty nodes without a finite cell.
     void write_potentials() {
-        std::vector<double>& p = w_.pot;
-        p[w_.order[0]] = 0;
+        const double* p = w_.pot.data();
         double mean = 0;  // <v, b> / sum(b)
-        auto weigh = [&](i32 x) {
-            if (x >= n_) mean -= p[x] * (b_[x - n_] / sum_b_);
-        };
-        weigh(w_.order[0]);
-        for (i32 k = 1; k < N_; k++) {
-            i32 x = w_.order[k];
-            p[x] = below(t_, x, p[w_.parent[x]]);
-            weigh(x);
-        }
-        double dual = 0;
+        for (i32 j = 0; j < t_.m; j++) mean -= p[n_ + j] * b_[j];
+        mean /= sum_b_;
+        double dual = 0, dual_b = 0;
         for (i32 i = 0; i < n_; i++) {
-            bool loose = !w_.mass_a[i] && !std::isfinite(cost_.at(i, w_.parent[i] - n_));
+            bool loose = !w_.whole && !w_.mass_a[i] && !std::isfinite(cost_.at(i, parent_[i] - n_));
             out_.u[i] = loose ? 0.0 : p[i] + mean;
             dual += out_.u[i] * a_[i];
         }
         for (i32 j = 0; j < t_.m; j++) {
-            bool loose = !w_.mass_b[j] && !std::isfinite(cost_.at(w_.parent[n_ + j], j));
+            bool loose = !w_.whole && !w_.mass_b[j] && !std::isfinite(cost_.at(parent_[n_ + j], j));
             out_.v[j] = loose ? 0.0 : -p[n_ + j] - mean;
-            dual += out_.v[j] * (b_[j] * scale_);
+            dual_b += out_.v[j] * (b_[j] * scale_);
         }
-        *out_.dual = dual;
+        *out_.dual = dual + dual_b;
     }
 };
 

@@ -17,7 +17,8 @@ template <class Cost> double edge_cost(const Cost& cost, i32 i, i32 j) {
 }
 
 inline double below(const Tree& t, i32 x, double parent_potential) {
-    return parent_potential + (t.is_row(x) ? t.cost[x] : -t.cost[x]);
+    const double sign[2] = {-1, 1};  // no branch: rows and columns alternate at random
+    return parent_potential + sign[t.is_row(x)] * t.cost[x];
 }
 
 inline i32 top_of(const Tree& t, i32 x) {

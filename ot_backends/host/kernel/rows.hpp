@@ -1,4 +1,5 @@
-// The loops over one row of costs: the smallest c_j + q_j, the two smallest, and v_j = min(v_j, c_j - u).
+// The loops over one row of costs: whether a c_j + q_j is under u, the smallest one, the two smallest, and
+// v_j = min(v_j, c_j - u).
 // Written once with the compilers' vector types and compiled for several instruction sets; the fastest
 // that the processor has is chosen at run time. No sum is reordered and nothing is contracted, so that
 // every instruction set gives the same bits. NaN never compares smaller, hence never wins.
@@ -77,6 +78,16 @@ template <int W> OTB_INLINE Best reduce(const typename Vec<W>::D& low, const typ
     }
 }
 
+template <int W> OTB_INLINE double sum(const typename Vec<W>::D& x) {
+    if constexpr (W > 1) {
+        typename Vec<W / 2>::D half[2];
+        std::memcpy(half, &x, sizeof x);
+        return sum<W / 2>(half[0] + half[1]);
+    } else {
+        return x[0];
+    }
+}
+
 template <class T, int W, bool Check>
 OTB_INLINE Best best(const T* c, const double* q, i32 m, bool* unordered) {
     using D = typename Vec<W>::D;
@@ -125,6 +136,38 @@ OTB_INLINE Best best(const T* c, const double* q, i32 m, bool* unordered) {
     }
     if (Check) *unordered = bad;
     return r;
+}
+
+// Whether any c_j + q_j is under u, or NaN. Most rows of most rounds have none, and then this is all that
+// is asked of them: it needs no indices and no minimum over the lanes.
+template <class T, int W> OTB_INLINE bool any_below(const T* c, const double* q, i32 m, double u) {
+    using D = typename Vec<W>::D;
+    i32 j = 0;
+    double any = 0;
+    if (m >= 4 * W) {
+        const D bound = D{} + u, one = D{} + 1.0;
+        D found[4] = {};
+        for (; j + 4 * W <= m; j += 4 * W) {
+#pragma GCC unroll 4
+            for (int k = 0; k < 4; k++) {
+                __builtin_prefetch(c + j + k * W + AHEAD);
+                D x = load<W>(c + j + k * W) + load<W>(q + j + k * W);
+                found[k] = x >= bound ? found[k] : one;
+            }
+        }
+        any = sum<W>((found[0] + found[1]) + (found[2] + found[3]));
+    }
+    bool rest = false;
+    for (; j < m; j++) rest |= !(c[j] + q[j] >= u);
+    return rest | (any > 0);
+}
+
+// How many rows, from the first on, have none; u_k is the bound of the k-th of `rows` rows of a matrix.
+template <class T, int W>
+OTB_INLINE i32 quiet_rows(const T* c, const double* q, i32 m, const double* u, i32 rows) {
+    for (i32 k = 0; k < rows; k++, c += m)
+        if (any_below<T, W>(c, q, m, u[k])) return k;
+    return rows;
 }
 
 template <class T, int W> OTB_INLINE TwoBest two_best(const T* c, const double* q, i32 m) {
@@ -187,10 +230,11 @@ template <class T, int W> OTB_INLINE void lower(const T* c, double u, double* v,
 
 }  // namespace rows_detail
 
-// The three loops (and the first with a check for NaN) for one instruction set.
+// The loops (and the first with a check for NaN) for one instruction set.
 template <class T> struct RowLoops {
     Best (*best)(const T* c, const double* q, i32 m);
     Best (*best_checked)(const T* c, const double* q, i32 m, bool* unordered);
+    i32 (*quiet_rows)(const T* c, const double* q, i32 m, const double* u, i32 rows);
     TwoBest (*two_best)(const T* c, const double* q, i32 m);
     void (*lower)(const T* c, double u, double* v, i32 m);
 };
@@ -203,13 +247,16 @@ template <class T> struct RowLoops {
         TARGET static Best best_checked(const T* c, const double* q, i32 m, bool* unordered) {    \
             return rows_detail::best<T, WIDTH, true>(c, q, m, unordered);                         \
         }                                                                                         \
+        TARGET static i32 quiet_rows(const T* c, const double* q, i32 m, const double* u, i32 rows) { \
+            return rows_detail::quiet_rows<T, WIDTH>(c, q, m, u, rows);                           \
+        }                                                                                         \
         TARGET static TwoBest two_best(const T* c, const double* q, i32 m) {                      \
             return rows_detail::two_best<T, WIDTH>(c, q, m);                                      \
         }                                                                                         \
         TARGET static void lower(const T* c, double u, double* v, i32 m) {                        \
             rows_detail::lower<T, WIDTH>(c, u, v, m);                                             \
         }                                                                                         \
-        static RowLoops<T> all() { return {best, best_checked, two_best, lower}; }                \
+        static RowLoops<T> all() { return {best, best_checked, quiet_rows, two_best, lower}; }     \
     };
 
 OTB_ROW_LOOPS(PortableRows, , 2)

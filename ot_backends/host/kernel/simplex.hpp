@@ -33,19 +33,14 @@ public:
     SimplexCounts counts;
     BadCell bad;  // set where run() says that a cell is bad
 
-    // The masses are in w; basis may be null.
+    // The masses are in w, and what follows from them; basis may be null.
     Status run(const i32* basis) {
         Tree& t = w_.tree;
         const i32 N = t.R;
         w_.supply.resize(N + 1), w_.pot.resize(N + 1);
-        w_.rows.clear();
         w_.joined = false, w_.slack = 0;
-        for (i32 i = 0; i < t.n; i++)
-            if (w_.mass_a[i]) w_.rows.push_back(i);
         bool warm = basis && read_basis(w_, basis);
-        if (warm) {
-            prune_basis(w_, cost_);
-        } else {
+        if (!warm) {
             GreedyStart<Cost> start(w_, cost_, stopper_);
             bad = start.run();
             if (bad.status != Status::optimal) return bad.status;
@@ -107,11 +102,11 @@ private:
             const i64 before = counts.pivots;
             counts.violation = 0;
             hot.clear();
-            if (Status s = price(w_.rows, hot); s != Status::optimal) return s;
+            if (Status s = price(w_.rows, hot, true); s != Status::optimal) return s;
             if (counts.pivots == before) return Status::optimal;
             while (!hot.empty()) {
                 rest.clear();
-                if (Status s = price(hot, rest); s != Status::optimal) return s;
+                if (Status s = price(hot, rest, false); s != Status::optimal) return s;
                 std::swap(hot, rest);
             }
             potentials_.refresh();
@@ -119,12 +114,19 @@ private:
     }
 
     // One round over the given rows; those that had a cell to enter are appended to `hot`.
-    Status price(const std::vector<i32>& rows, std::vector<i32>& hot) {
-        for (i32 i : rows) {
+    Status price(const std::vector<i32>& rows, std::vector<i32>& hot, bool full) {
+        bool quiet = full;  // no cell of the row before entered
+        for (std::size_t k = 0; k < rows.size();) {
+            if (quiet) {
+                if (Status s = stopper_.check_some(); s != Status::optimal) return s;
+                if (pass_quiet_rows(rows, &k)) continue;
+            }
+            const i32 i = rows[k++];
             counts.priced++;
             if (Status s = stopper_.check_some(); s != Status::optimal) return s;
             double c, r;
             i32 j = entering(i, &c, &r);
+            quiet = full && j == NONE;
             if (j == BAD) return bad.status;
             if (j == NONE) continue;
             hot.push_back(i);
@@ -155,13 +157,28 @@ private:
         return w_.big < INF;
     }
 
-    static constexpr i32 NONE = -1, BAD = -2;
+    static constexpr i32 NONE = -1, BAD = -2, BLOCK = 8;
+
+    // Moves k past the rows that have neither a cell to enter nor a NaN, up to the end of a block. False if
+    // one was met.
+    bool pass_quiet_rows(const std::vector<i32>& rows, std::size_t* k) {
+        const Tree& t = w_.tree;
+        double u[BLOCK];
+        const i32 i = rows[*k];
+        i32 count = Cost::MATRIX && static_cast<i32>(rows.size()) == t.n ? std::min(BLOCK, t.n - i) : 1;
+        for (i32 l = 0; l < count; l++) u[l] = t.row_potential(i + l);
+        const i32 quiet = loops_.quiet_rows(cost_.row(i), t.q.data(), t.m, u, count);
+        counts.priced += quiet, *k += quiet;
+        checked_ = std::min(w_.rows.size(), checked_ + quiet);
+        return quiet == count;
+    }
 
     // The best cell of row i, if it is to enter; with its cost and reduced cost.
     i32 entering(i32 i, double* cell, double* r) {
         const Tree& t = w_.tree;
         const auto* c = cost_.row(i);
         const double* q = t.q.data();
+        const double u = t.row_potential(i);
         Best b;
         bool unordered = false;
         if (checked_ < w_.rows.size()) {
@@ -174,7 +191,6 @@ private:
             bad = find_bad(i, c, q, t.m);
             if (bad.status != Status::optimal) return BAD;
         }
-        const double u = t.row_potential(i);
         *r = b.value - u;
         if (!(*r < 0)) return NONE;
         if (-*r <= tolerance() * std::fabs(u)) return passed_over(*r);

@@ -104,7 +104,7 @@ private:
                 break;
             }
         std::vector<i32> open;
-        std::vector<double> q = t.q;  // +inf once closed
+        Row q = t.q;  // +inf once closed
         edges_.clear();
         for (i32 i : w_.index) {
             if (Status s = stopper_.check_some(); s != Status::optimal) return s;

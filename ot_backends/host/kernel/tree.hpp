@@ -35,13 +35,13 @@ public:
     std::vector<Node> node;       // (N + 1)
     std::vector<double> cost;     // (N + 1) of the edge to the parent
     std::vector<i32> next, prev;  // (m + 1) the thread
-    std::vector<i32> first;       // (n) first column of a row's subtree; meaningless for a leaf row
+    std::vector<i32> first;       // (N + 1) first column of a row's subtree; meaningless for other nodes
     std::vector<i32> last;        // (N + 1) last column of the subtree; meaningless for a leaf row
-    std::vector<double> q;        // (m + 1) q_j = -v_j, and the potential of R; +inf: an empty column
+    Row q;                        // (m + 1) q_j = -v_j, and the potential of R; +inf: an empty column
 
     void resize(i32 rows, i32 columns) {
         n = rows, m = columns, R = n + m;
-        node.resize(R + 1), cost.resize(R + 1), last.resize(R + 1), first.resize(n);
+        node.resize(R + 1), cost.resize(R + 1), last.resize(R + 1), first.resize(R + 1);
         next.resize(m + 1), prev.resize(m + 1), q.resize(m + 1);
     }
 
@@ -56,6 +56,14 @@ public:
     // Brings the edge (i, j) with cost c and reduced cost r < 0 into the tree. Returns the flow moved, or -1 if
     // no edge of the cycle limits it (then the artificial costs are too small) and nothing was done.
     i64 pivot(i32 i, i32 j, double c, double r);
+
+    // Makes y the top of the tree that `top`, a child of R whose edge carries nothing, was the top of.
+    void turn(i32 y, i32 top) {
+        cut(top);
+        i32 head, tail = reroot(y, top, R, 0, 0.0, &head);
+        node[y].key |= 1;
+        insert(head, tail, R, false);
+    }
 
 private:
     struct Leaving {

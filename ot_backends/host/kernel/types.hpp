@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 #include <limits>
+#include <new>
+#include <vector>
 
 namespace otb {
 
@@ -9,6 +11,19 @@ using i32 = std::int32_t;
 using i64 = std::int64_t;
 
 inline constexpr double INF = std::numeric_limits<double>::infinity();
+
+// Memory that starts with a cache line, for what the widest vectors read: half of theirs would cross one.
+template <class T> struct LineAllocator {
+    using value_type = T;
+    static constexpr std::align_val_t LINE{64};
+    LineAllocator() = default;
+    template <class U> LineAllocator(const LineAllocator<U>&) {}
+    T* allocate(std::size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), LINE)); }
+    void deallocate(T* p, std::size_t) { ::operator delete(p, LINE); }
+    template <class U> bool operator==(const LineAllocator<U>&) const { return true; }
+    template <class U> bool operator!=(const LineAllocator<U>&) const { return false; }
+};
+using Row = std::vector<double, LineAllocator<double>>;
 
 // What became of a problem. Everything but `optimal` leaves the numbers of the result undefined.
 enum class Status : i32 {
