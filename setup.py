@@ -2,9 +2,12 @@
 
 import os
 import platform
+import shutil
 import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 SOURCES = "ot_backends/host/kernel"
 HEADERS = sorted(f"{SOURCES}/{name}" for name in os.listdir(SOURCES) if name.endswith(".hpp"))
@@ -45,4 +48,16 @@ def extensions() -> list[Extension]:
     return found
 
 
-setup(ext_modules=extensions())
+class BuildBoth(build_ext):
+    """Leaves a copy in the source tree, which ``python -m ot_backends`` in a clone runs."""
+
+    def run(self) -> None:
+        """Build, then copy."""
+        super().run()
+        if not self.inplace:
+            for built in map(Path, self.get_outputs()):
+                if built.exists():  # optional: the compiler may have failed
+                    shutil.copy(built, Path(__file__).parent / built.relative_to(self.build_lib))
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildBoth})
