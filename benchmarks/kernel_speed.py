@@ -3,6 +3,7 @@
     python benchmarks/kernel_speed.py                      everything
     python benchmarks/kernel_speed.py cold --sizes 256 512 --repeats 7
     python benchmarks/kernel_speed.py warm batch memory points
+    python benchmarks/kernel_speed.py columns              POT's kernels alone: whole calls, warm
 
 Every row is the median over the repeats (warm: over the steps) of both, and their ratio. The
 values are compared too: a fast wrong answer stops the script.
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from ot.lp.emd_wrap import emd_c
 
 from ot_backends.host import _kernel
+from ot_backends.host.batch import HostSolve
 
 Array = NDArray[np.float64]
 VALUE, BASIS, ITERATIONS = 1, 10, 13
@@ -139,6 +141,41 @@ def warm(sizes: list[int], steps: int) -> None:
             print(f"        geometric mean {geometric_mean(ratios):.1f}", flush=True)
 
 
+def columns(sizes: list[int], steps: int) -> None:
+    """Without the native kernel: column generation over POT's sparse kernel."""
+    solve = HostSolve(kernel="pot", threads=1)
+    print("POT's kernels, warm from the previous basis, whole calls: n, d, noise, drift, weights:")
+    print("  emd_c ms, our call cold ms, warm ms, emd_c / warm, cold / warm")
+    for n in sizes:
+        for noise, drift in ((0.01, 0.0), (0.1, 0.0), (0.01, 0.02)):
+            ratios = []
+            for d in (2, 32):
+                for random_weights in (False, True):
+                    if drift and not random_weights:
+                        continue
+                    problems = sequence(n, d, noise, drift, random_weights, steps)
+                    basis = solve(*(problems[0][k] for k in (1, 2, 0))).basis
+                    times = []
+                    for M, a, b in problems[1:]:
+                        e, reference = timed(lambda M=M, a=a, b=b: pot(M, a, b))
+                        c, _ = timed(lambda M=M, a=a, b=b: solve(a, b, M))
+                        w, r = timed(lambda M=M, a=a, b=b, s=basis: solve(a, b, M, s))
+                        times.append((e, c, w))
+                        same(float(r.value), reference, M)
+                        basis = r.basis
+                    e, c, w = (float(x) * 1e3 for x in np.median(times, axis=0))
+                    ratios.append(e / w)
+                    name = "random" if random_weights else "uniform"
+                    print(
+                        f"  {n:5d} {d:3d} {noise:5.2f} {drift:5.2f} {name:7s}"
+                        f" {e:9.2f} {c:9.2f} {w:8.2f} {e / w:6.2f} {c / w:6.2f}",
+                        flush=True,
+                    )
+            print(
+                f"        geometric mean of emd_c / warm {geometric_mean(ratios):.2f}", flush=True
+            )
+
+
 def batch(repeats: int) -> None:
     print("a batch of 1000 problems of n = 64: emd_c ms, then kernel ms and ratio")
     rng = np.random.default_rng(0)
@@ -219,7 +256,7 @@ def points(sizes: list[int]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    names = ["cold", "warm", "batch", "small", "memory", "points", "large"]
+    names = ["cold", "warm", "batch", "small", "memory", "points", "columns", "large"]
     parser.add_argument("parts", nargs="*", help=", ".join(names))
     parser.add_argument("--sizes", nargs="*", type=int, default=[256, 512, 1024, 2048])
     parser.add_argument("--repeats", type=int, default=5)
@@ -241,6 +278,8 @@ def main() -> None:
         memory(4096, "float64")
     if "points" in parts:
         points([2000, 5000])
+    if "columns" in parts:
+        columns(args.sizes, args.steps)
     if "large" in parts:
         memory(10000, "float32")
         points([20000])

@@ -15,21 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import balance_blocks
+from .column_generation import SMALLEST, generate_columns
 from .extract import Edges, spanning_edges
-from .pot_kernel import perturbed, pot_kernel
-from .tree import Float, Tree, root_tree
+from .pot_kernel import NEGATIVE_FLOW, perturbed, pot_kernel
+from .tree import Duals, Float, Tree, root_tree
 
 Bool = NDArray[np.bool_]
-Duals = tuple[Float, Float]
 
 #: Costs that are this many binary orders (1e6) above all smaller ones are left out at first.
 _GAP = 20
+#: Costs looked at in one step, which stay in the cache.
+_BLOCK = 2**15
 #: A plan that needs more than this mass (of total 1) on cells left out is infeasible.
 _LEAK = 1e-12
 #: Reduced costs within this of zero, relative to their terms, count as zero.
 _TIGHT = 1e-13
-#: With perturbed masses, a true flow below minus this says that another tree is optimal.
-_NEGATIVE_FLOW = 2e-15
 
 
 class Masses(NamedTuple):
@@ -84,15 +84,16 @@ def optimal_edges(
 
 def _size_gap(costs: Float) -> float | None:
     """Return the size above which costs are huge: the top gap of 1e6 in the sizes, if any."""
-    _, exponent = np.frexp(costs[costs != 0])
-    if not exponent.size:
-        return None
-    low = int(exponent.min())
-    if int(exponent.max()) - low <= _GAP:
-        return None
-    filled = np.flatnonzero(np.bincount(exponent - low))
+    offset = 1100  # the exponents of float64 lie within +-1100
+    counts = np.zeros(2 * offset, np.intp)
+    flat = costs.reshape(-1)
+    for k in range(0, flat.size, _BLOCK):
+        block = flat[k : k + _BLOCK]
+        counts += np.bincount(np.frexp(block)[1] + offset, minlength=2 * offset)
+        counts[offset] -= block.size - np.count_nonzero(block)  # frexp(0) is (0, 0)
+    filled = np.flatnonzero(counts)
     gaps = np.flatnonzero(np.diff(filled) > _GAP)
-    return float(np.ldexp(1.0, int(filled[gaps[-1]]) + low)) if gaps.size else None
+    return float(np.ldexp(1.0, int(filled[gaps[-1]]) - offset)) if gaps.size else None
 
 
 def _reduced(tree: Tree, M: Float, allowed: Bool | None) -> Float:
@@ -115,19 +116,26 @@ def _solve(w: Masses, M: Float, allowed: Bool | None, start: Duals | None) -> Ed
     # (M - low) * 2^-e in halves, since high - low may overflow; powers of two do not round.
     e = int(np.frexp(high / 2 - low / 2)[1])
     scaled: Float = np.ldexp(M / 2 - low / 2, -e)
+    if min(M.shape) < SMALLEST:
+        start = None  # a start costs more than it saves
     if start is not None:
         start = np.ldexp(start[0] / 2 - low / 2, -e), np.ldexp(start[1] / 2, -e)
     if allowed is not None:
         return _solve_allowed(w, scaled, allowed, start)
 
+    edges = generate_columns(w.a, w.b, scaled, start, w.max_iterations)
+    if edges is not None:
+        return edges
+
+    # The start was of no use, or there is none: potentials would slow the dense kernel down.
     # Perturbed masses give a plan whose support is the tree, unless a weight is so small that the
     # perturbation changes the optimal basis.
     a, b = perturbed(w.a, w.b)
-    result = pot_kernel(a, b, scaled, w.max_iterations, start)
+    result = pot_kernel(a, b, scaled, w.max_iterations, None)
     edges = spanning_edges(*result, scaled)
-    if root_tree(*edges, w.a, w.b, scaled, keep_negative=True).flow.min() >= -_NEGATIVE_FLOW:
+    if root_tree(*edges, w.a, w.b, scaled, keep_negative=True).flow.min() >= -NEGATIVE_FLOW:
         return edges
-    return spanning_edges(*pot_kernel(w.a, w.b, scaled, w.max_iterations, start), scaled)
+    return spanning_edges(*pot_kernel(w.a, w.b, scaled, w.max_iterations, None), scaled)
 
 
 def _solve_allowed(

@@ -17,8 +17,10 @@ from ..errors import IterationLimitError, OTError, ProblemError
 from .tree import Float
 
 #: POT's result codes (``ot.lp.emd_wrap``): 1 is optimal, 3 the iteration limit.
-_OPTIMAL, _ITERATION_LIMIT = 1, 3
-_NO_LIMIT = 2**62
+OPTIMAL, _ITERATION_LIMIT = 1, 3
+NO_LIMIT = 2**62
+#: With perturbed masses, a true flow below minus this says that another tree is optimal.
+NEGATIVE_FLOW = 2e-15
 
 
 class KernelResult(NamedTuple):
@@ -55,8 +57,8 @@ def pot_kernel(
         )
     u0, v0 = (None, None) if start is None else start
     M = np.ascontiguousarray(M)
-    plan, _, u, v, code = load_kernel()(a, b, M, max_iterations or _NO_LIMIT, 1, u0, v0)
-    if code == _OPTIMAL:
+    plan, _, u, v, code = load_kernel()(a, b, M, max_iterations or NO_LIMIT, 1, u0, v0)
+    if code == OPTIMAL:
         return KernelResult(plan, u, v)
     if code == _ITERATION_LIMIT:
         raise IterationLimitError(
@@ -66,14 +68,15 @@ def pot_kernel(
     raise OTError(f"POT's kernel returned the code {code} on a problem that has a solution")
 
 
-def perturbed(a: Float, b: Float) -> tuple[Float, Float]:
+def perturbed(a: Float, b: Float, eps: float | None = None) -> tuple[Float, Float]:
     """Perturb the masses (Orden) so that the support of an optimal plan is a tree already.
 
     Every row gains eps and the largest column gains all of it. With eps = 1e-14 / n the flows
     change by less than the rounding of the weights, but no proper subset of rows and columns
     balances any more, so no edge of the basis is left without flow.
     """
-    eps = 1e-14 / len(a)
+    if eps is None:
+        eps = 1e-14 / len(a)
     p, q = a + eps, b.copy()
     q[q.argmax()] += len(a) * eps
     total = p.sum()

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from ..errors import OTError
 from .check import check_costs, check_masses, check_weights, infeasible
 from .extract import Edges
-from .levels import Duals, Masses, optimal_edges
+from .levels import Masses, optimal_edges
 from .solution import Options, Solution
-from .tree import Float, Tree, edges_of_parents, root_tree
+from .tree import Duals, Float, Tree, duals_of_parents, root_tree
 
 #: A result whose certificate is worse than this, relative to its largest cost or potential, is
 #: not handed out.
@@ -66,16 +66,14 @@ def _start(
     """
     if start is None:
         return None
-    n, m = M.shape
+    n = len(M)
     if start.dtype.kind == "f":
         u, v = start[:n].astype(np.float64), start[n:].astype(np.float64)
     else:
-        edges = edges_of_parents(start, n)
-        if edges is None:
+        duals = duals_of_parents(start, M)
+        if duals is None:
             return None
-        virtual = (~np.isfinite(M[edges])).tolist()
-        tree = root_tree(*edges, virtual, np.ones(n), np.ones(m), M)
-        u, v = tree.u, tree.v
+        u, v = duals
     u, v = u[rows], v[cols]
     return (u, v) if np.isfinite(u).all() and np.isfinite(v).all() else None
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int32]
+Duals = tuple[Float, Float]
 
 
 class Walk(NamedTuple):
@@ -131,19 +132,32 @@ def root_tree(
     )
 
 
-def edges_of_parents(parent: NDArray[np.integer], n: int) -> tuple[list[int], list[int]] | None:
-    """Return the edges (rows, columns) of a parent array, or None if it is not a spanning tree.
+def duals_of_parents(parent: NDArray[np.integer], M: Float) -> Duals | None:
+    """Return the potentials (u, v) of a parent array, or None if it is not a spanning tree.
 
     Any array is accepted: what is not a tree of row-column edges simply gives no warm start.
+    Edges over cells that are not finite count as virtual, of cost 0.
     """
-    size = len(parent)
-    nodes = np.flatnonzero(parent >= 0)
-    above = parent[nodes]
-    if len(nodes) != size - 1 or (above >= size).any() or ((nodes < n) == (above < n)).any():
+    n, m = M.shape
+    node = np.arange(n + m)
+    is_row = node < n
+    root = np.flatnonzero(parent < 0)
+    if len(root) != 1:
         return None
-    rows = np.where(nodes < n, nodes, above).tolist()
-    cols = (np.where(nodes < n, above, nodes) - n).tolist()
-    root = int(np.flatnonzero(parent < 0)[0])
-    if len(walk(n, size, rows, cols, [0.0] * len(rows), (root,)).order) != size:
+    above = parent.astype(np.intp)
+    above[root] = root
+    if (above >= n + m).any() or ((is_row == (above < n)) & (node != root)).any():
         return None
-    return rows, cols
+    other = above.copy()
+    other[root] = n if root < n else 0
+    cost = M[np.where(is_row, node, other), np.where(is_row, other, node) - n]
+    # u on rows and -v on columns: on the way down it grows by the cost at a row and falls by it at
+    # a column. What a node knows is the sum over a part of its way up, which doubles each time.
+    potential = np.where(is_row, 1.0, -1.0) * np.where(np.isfinite(cost), cost, 0.0)
+    potential[root] = 0.0
+    for _ in range(int(n + m).bit_length()):
+        if (above == root).all():
+            return potential[:n], -potential[n:]
+        potential += potential[above]
+        above = above[above]
+    return None  # a cycle
