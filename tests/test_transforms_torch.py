@@ -210,6 +210,23 @@ def test_derivatives_of_the_plan_and_of_the_potentials() -> None:
     close(y.grad, torch.einsum("ij,ijk->k", weights, d_plan))
 
 
+def test_backward_agrees_with_grad_for_unequal_masses_and_batches() -> None:
+    # backward has the first derivatives from the host, grad those of the linear attachment
+    a, b, M = tensors()
+    b, M = 2.5 * b, torch.stack([M, 2 * M, M.flip(0)])
+    weights = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
+
+    def f(a: Any, b: Any, M: Any) -> Any:
+        return (ot_backends.solve(M, a, b, check_marginals=False).value * weights).sum()
+
+    want = grad(f, (0, 1, 2))(a, b, M)
+    leaves = [x.requires_grad_() for x in (a, b, M)]
+    f(*leaves).backward()
+    for x, g in zip(leaves, want, strict=True):
+        assert x.grad.shape == x.shape
+        close(x.grad, g, 1e-12)
+
+
 # ---- second order
 
 
