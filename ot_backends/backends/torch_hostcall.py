@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import secrets
-import types
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -31,6 +29,7 @@ from .torch_compat import (
     legacy_batch_level,
     remove_legacy_batch,
 )
+from .torch_constants import constant, rebuild
 
 __all__ = ["LIBRARY", "call", "lost_handle", "torch_dtype"]
 
@@ -200,7 +199,7 @@ def call(
     if below_autograd is None:
         _forbid_derivatives(args, fn)
     if torch.compiler.is_compiling():
-        handle = _constant_handle(*_constant(fn), *_constant(out), vectorized)
+        handle = _constant_handle(*constant(fn), *constant(out), vectorized)
         results = _PYCALL(args, handle, 0)
         single = _constant_single(handle)
     else:
@@ -213,65 +212,7 @@ def call(
     return cast(torch.Tensor, results[0]) if single else tuple(results)
 
 
-# Dynamo runs the functions below while it traces and keeps their results as constants. What they
-# depend on has to be guarded, or a compiled program would go on calling a former host function:
-# objects passed as arguments are guarded by identity, but a function only by its code, so that two
-# closures of one function look the same.
-
-
-# Functions by their types, since Dynamo does not let NumPy's be asked for attributes.
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, np.ufunc, type(np.cumsum))
-
-
-def _constant(x: Any) -> tuple[Any, Any, Any]:
-    """Return what Dynamo needs to rebuild `x` as a constant: (object, its parts, a guard)."""
-    if isinstance(x, types.FunctionType):
-        return x, None, id(x)
-    if isinstance(x, (int, float, str)):
-        # As a key of a dictionary a number is specialised: Dynamo makes no symbol of it.
-        return next(iter({x: None})), None, None
-    if isinstance(x, (tuple, list)) and not hasattr(x, "_fields"):
-        return tuple, tuple([_constant(part) for part in x]), None
-    if _is_value(x):
-        # It may have been made in traced code, where the object does not exist.
-        parts = [(name, *_constant(getattr(x, name))) for name in _field_names(x)]
-        return type(x), tuple(parts), None
-    if not isinstance(x, _FUNCTIONS) and hasattr(x, "shape") and hasattr(x, "dtype"):
-        shape = tuple([_constant(size) for size in x.shape])
-        dtype = str(x.dtype).removeprefix("torch.")
-        return ArraySpec, (("shape", tuple, shape, None), ("dtype", dtype, None, None)), None
-    return x, None, None
-
-
-def _is_value(x: Any) -> bool:
-    """Whether `x` is a dataclass or NamedTuple of constants, which its fields tell and rebuild."""
-    if isinstance(x, tuple):
-        return hasattr(x, "_fields") and all(_is_constant(part) for part in x)
-    if isinstance(x, (type, *_FUNCTIONS)) or not dataclasses.is_dataclass(x):
-        return False
-    if not all(field.compare or not field.init for field in dataclasses.fields(x)):
-        return False  # it holds something that its equality does not speak of
-    return all(_is_constant(getattr(x, name)) for name in _field_names(x))
-
-
-def _is_constant(x: Any) -> bool:
-    if isinstance(x, tuple) and not hasattr(x, "_fields"):
-        return all(_is_constant(part) for part in x)
-    return x is None or isinstance(x, (int, float, str, types.FunctionType)) or _is_value(x)
-
-
-def _field_names(x: Any) -> list[str]:
-    if isinstance(x, tuple):
-        return list(x._fields)  # type: ignore[attr-defined]
-    return [field.name for field in dataclasses.fields(x) if field.init]
-
-
-def _rebuild(x: Any, parts: Any) -> Any:
-    if parts is None:
-        return x
-    if x is tuple:
-        return tuple(_rebuild(*part[:2]) for part in parts)
-    return x(**{name: _rebuild(value, inner) for name, value, inner, _ in parts})
+# Dynamo runs the two functions below while it traces, and keeps their results: torch_constants.py.
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -284,7 +225,7 @@ def _constant_handle(
     out_guard: Any,
     vectorized: bool,
 ) -> str:
-    fn, out = _rebuild(fn, fn_parts), _rebuild(out, out_parts)
+    fn, out = rebuild(fn, fn_parts), rebuild(out, out_parts)
     check_host_function(fn)
     out = out if callable(out) else resolve_out(out)
     if fn_parts is None:  # by identity: equal objects may still differ in what they note or hold
