@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .blocks import balance_blocks
-from .column_generation import SMALLEST, generate_columns
+from .column_generation import generate_columns
 from .extract import Edges, spanning_edges
 from .pot_kernel import NEGATIVE_FLOW, perturbed, pot_kernel
 from .tree import Duals, Float, Tree, root_tree
@@ -116,8 +116,6 @@ def _solve(w: Masses, M: Float, allowed: Bool | None, start: Duals | None) -> Ed
     # (M - low) * 2^-e in halves, since high - low may overflow; powers of two do not round.
     e = int(np.frexp(high / 2 - low / 2)[1])
     scaled: Float = np.ldexp(M / 2 - low / 2, -e)
-    if min(M.shape) < SMALLEST:
-        start = None  # a start costs more than it saves
     if start is not None:
         start = np.ldexp(start[0] / 2 - low / 2, -e), np.ldexp(start[1] / 2, -e)
     if allowed is not None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import OTError
 from .check import check_costs, check_masses, check_weights, infeasible
+from .column_generation import SMALLEST
 from .extract import Edges
 from .levels import Masses, optimal_edges
 from .solution import Options, Solution
@@ -62,9 +63,9 @@ def _start(
     """Turn what the caller has from an earlier problem into potentials for the kernel.
 
     Integers are a basis (parents of an earlier tree), floats the potentials [u, v]. What is of no
-    use means a cold start.
+    use means a cold start; so do small problems, where a start costs more than it saves.
     """
-    if start is None:
+    if start is None or min(len(rows), len(cols)) < SMALLEST:
         return None
     n = len(M)
     if start.dtype.kind == "f":
