@@ -137,14 +137,13 @@ class _Deferred(torch.autograd.Function):
             found = iter(torch.autograd.grad(ctx.rule(*inputs), live, cotangent, create_graph=True))
             return None, None, *[next(found) if w else None for w in wanted]
         results: list[torch.Tensor | None] = [None] * len(inputs)
-        for k, x in enumerate(inputs):
+        for k in range(len(inputs)):
             if wanted[k]:
                 g = ctx.rule.gradient(k, *inputs)
                 ct = cotangent
                 if ctx.value_ndim:
                     ct = ct.reshape(ct.shape + (1,) * (g.ndim - ctx.value_ndim))
-                g = ct * g
-                results[k] = g if g.shape == x.shape else g.sum_to_size(x.shape)
+                results[k] = ct * g  # autograd sums it to the shape of an input that was broadcast
         return None, None, *results
 
 
