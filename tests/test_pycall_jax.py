@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from frameworks import use
 from numpy.testing import assert_allclose
 
 from ot_backends.backends import ArraySpec, load_backend
@@ -176,12 +177,12 @@ def test_equal_calls_in_one_program_may_be_one() -> None:
 
 
 def test_without_x64_declared_64_bit_types_narrow() -> None:
-    with jax.enable_x64(False):
+    with use("jax", False):
         for f in (lambda f: f, jax.jit):
             g = f(lambda x: nx.pycall(lambda x: (x, x.argmax()), x, out=(SCALAR_3, INDEX)))
             value, index = g(jnp.array(X, "float32"))
             assert (value.dtype, index.dtype) == ("float32", "int32")
-    with jax.enable_x64(True):
+    with use("jax", True):
         value, index = g(jnp.array(X))
         assert (value.dtype, index.dtype) == ("float64", "int64")
 
@@ -196,7 +197,7 @@ def test_asarray_makes_an_array_of_its_own() -> None:
     assert_allclose(y, X)
     assert nx.asarray([1, 2], dtype="float32").dtype == "float32"
     assert nx.asarray(2.0).dtype == "float64"
-    with jax.enable_x64(False):
+    with use("jax", False):
         assert nx.asarray(X).dtype == "float32"
         assert nx.asarray(X, dtype="float64").dtype == "float32"
     assert nx.dtype_name(jnp.ones(1, "bfloat16")) == "bfloat16"

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..errors import MissingBackendError
+from ..errors import MissingBackendError, UnsupportedTransformError
 
 try:
     from jax.core import ShapedArray
@@ -101,6 +101,11 @@ def replicate(x: Any) -> Any:
     """Return `x` whole on every device where *Explicit* mesh axes split it, else `x` itself."""
     if not any(explicit_spec(x)):
         return x
+    if not hasattr(jax.sharding, "reshard"):
+        raise UnsupportedTransformError(
+            f"an array is split over Explicit mesh axes, which JAX {jax.__version__} cannot undo; "
+            "make the axes Auto, use jax.shard_map, or a newer JAX"
+        )
     sharding = jax.typeof(x).sharding
     whole = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec(*[None] * x.ndim))
     return jax.sharding.reshard(x, whole)
@@ -157,6 +162,7 @@ def register_host_lowering(
     def lowering(ctx: Any, *args: Any, **params: Any) -> Any:
         if not CAN_EMIT:
             return fallback(ctx, *args, **params)
+        _check_manual_axes(ctx.module_context.axis_context)
         callback = callback_of([(a.shape, a.dtype) for a in ctx.avals_in], **params)
         results, *_ = mlir.emit_python_callback(
             ctx,
@@ -200,6 +206,19 @@ _NO_TOKEN: dict[str, Any] = (
     if CAN_EMIT and _takes(mlir.emit_python_callback, "returns_token")
     else {}
 )
+
+
+def _check_manual_axes(context: Any) -> None:
+    # XLA's older partitioner ends the process at a callback that some mesh axes split by hand (in
+    # jax.shard_map) and others by themselves; Shardy, the default since JAX 0.7, takes it.
+    manual = getattr(context, "manual_axes", ())
+    axes = context.mesh.axis_names if manual else ()
+    if set(manual) != set(axes) and not _jax.config.jax_use_shardy_partitioner:
+        raise UnsupportedTransformError(
+            f"jax.shard_map over some axes of a mesh ({', '.join(map(str, manual))} of "
+            f"{', '.join(map(str, axes))}) cannot hold a host call in JAX {jax.__version__}: leave "
+            "out axis_names, or set jax_use_shardy_partitioner"
+        )
 
 
 def _run_on_first_device(results: Sequence[Any]) -> None:
