@@ -358,6 +358,7 @@ def in_child(queue: Any) -> None:
     queue.put(A.grad.numpy())
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")  # of Python 3.12, and of JAX where it is imported
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_child_processes(method: str) -> None:
     A, b = leaves()
@@ -381,6 +382,7 @@ class Batches(torch.utils.data.Dataset[Any]):
         return func.grad(curved(solve))(A, (k + 1) * b)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork")  # of Python 3.12, and of JAX where it is imported
 def test_workers_of_a_data_loader() -> None:
     want = torch.stack([Batches()[k] for k in range(4)])
     loader = torch.utils.data.DataLoader(Batches(), batch_size=4, num_workers=2)
